@@ -1,0 +1,8 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// commands lists the top-level commands in the order in which help shows them.
+func commands() []*cobra.Command {
+	return []*cobra.Command{}
+}
