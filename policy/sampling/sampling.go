@@ -2,6 +2,11 @@
 // dependency, so that loops, scripts and tests speak of completions without linking XLA.
 package sampling
 
+import (
+	"slices"
+	"strings"
+)
+
 // Message is one entry of a conversation, in the form that chat templates take.
 type Message struct {
 	Role    string `json:"role"` // system, user or assistant
@@ -40,4 +45,48 @@ type Completion struct {
 	Text     string    `json:"text"`      // the decoded ids without a final end-of-sequence token, never cut
 	LogProbs []float32 `json:"log_probs"` // nats [N]: log p(id | ids before), temperature 1, whole vocabulary
 	Finish   Finish    `json:"finish"`
+}
+
+// Piece is a stretch of text with the say of who wrote it.
+type Piece struct {
+	Text string
+	// Ordinary text can never become a special token: "<|im_end|>" in a passage is encoded as the ten characters
+	// that it is (Hugging Face's split_special_tokens).
+	Ordinary bool
+}
+
+// Text is what an encoder takes: the concatenation of its pieces. Pieces only say where special tokens may be found;
+// merges run across their borders as if the text were one string.
+type Text []Piece
+
+// Ordinary returns s as text in which no special token is looked for.
+func Ordinary(s string) Text { return Text{{Text: s, Ordinary: true}} }
+
+// String returns the text without the marks.
+func (t Text) String() string {
+	var b strings.Builder
+	for _, p := range t {
+		b.WriteString(p.Text)
+	}
+	return b.String()
+}
+
+// CutPrefix returns t without the leading prefix, and whether t began with it.
+func (t Text) CutPrefix(prefix string) (Text, bool) {
+	rest := slices.Clone(t)
+	for prefix != "" {
+		if len(rest) == 0 {
+			return t, false
+		}
+		n := min(len(prefix), len(rest[0].Text))
+		if rest[0].Text[:n] != prefix[:n] {
+			return t, false
+		}
+		prefix = prefix[n:]
+		rest[0].Text = rest[0].Text[n:]
+		if rest[0].Text == "" {
+			rest = rest[1:]
+		}
+	}
+	return rest, true
 }
