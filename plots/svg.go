@@ -61,7 +61,8 @@ func Rewards(title string, rewards []float64, labels []string) (Chart, error) {
 	}
 	mean := sum / float64(len(rewards))
 
-	p := newPlot(title, "episode", "reward")
+	// The mean stands in the title: a legend inside would cover bars.
+	p := newPlot(fmt.Sprintf("%s (dashed: mean %.3f)", title, mean), "episode", "reward")
 	bars, err := plotter.NewBarChart(plotter.Values(rewards), vg.Points(math.Min(22, 360/float64(len(rewards)))))
 	if err != nil {
 		return Chart{}, fmt.Errorf("plot rewards %q: %w", title, err)
@@ -74,8 +75,6 @@ func Rewards(title string, rewards []float64, labels []string) (Chart, error) {
 	}
 	line.LineStyle = draw.LineStyle{Color: vermilion, Width: vg.Points(1.5), Dashes: []vg.Length{vg.Points(5), vg.Points(3)}}
 	p.Add(horizontalGrid(), bars, line)
-	p.Legend.Add(fmt.Sprintf("mean %.3f", mean), line)
-	p.Legend.Top = true
 	p.X.Min, p.X.Max = -0.5, float64(len(rewards))-0.5
 	p.Y.Min, p.Y.Max = math.Min(0, p.Y.Min), math.Max(1, p.Y.Max)
 	if labels == nil {
@@ -102,14 +101,13 @@ func Rewards(title string, rewards []float64, labels []string) (Chart, error) {
 // newPlot returns an empty plot in the house's type and greys, on no background.
 func newPlot(title, x, y string) *plot.Plot {
 	p := plot.New()
-	p.BackgroundColor = color.Transparent
+	p.BackgroundColor = nil
 	sans := func(s *text.Style, size float64) {
 		s.Font = font.Font{Typeface: "Liberation", Variant: "Sans", Size: vg.Points(size)}
 		s.Color = grey
 	}
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
 	sans(&p.Title.TextStyle, 12)
-	sans(&p.Legend.TextStyle, 10)
 	for _, a := range []*plot.Axis{&p.X, &p.Y} {
 		sans(&a.Label.TextStyle, 10)
 		sans(&a.Tick.Label, 9)

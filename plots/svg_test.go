@@ -36,6 +36,9 @@ func TestRewards(t *testing.T) {
 			t.Errorf("text form has no %q", want)
 		}
 	}
+	if strings.Contains(c.SVG, "#-") {
+		t.Error("svg has a colour that is none; gonum/plot writes one for a fully transparent fill")
+	}
 	if strings.HasPrefix(c.SVG, "<?xml") {
 		t.Error("svg begins with an XML declaration; a page shows that as text")
 	}
