@@ -241,3 +241,15 @@ func Records[T any](records []T) iter.Seq2[T, error] {
 		}
 	}
 }
+
+// DecodeID reads the id of a record that may call it id or _id, a string or a whole number, see [Passages].
+func DecodeID(line []byte) (string, error) {
+	var record struct {
+		ID         recordID `json:"id"`
+		Underscore recordID `json:"_id"`
+	}
+	if err := DecodeLine(line, &record); err != nil {
+		return "", err
+	}
+	return pickID(record.ID, record.Underscore)
+}
