@@ -691,3 +691,75 @@ func ExampleBudget() {
 	// true
 	// 25 <nil>
 }
+
+// TestChatLimits: in a chat the template's text counts too, and a token that straddles the cut needs room for its half.
+func TestChatLimits(t *testing.T) {
+	const prompt = len("[user\nQ]\n[assistant\n") // ids: the brackets are the special tokens
+	for _, c := range []struct {
+		limit   int
+		reply   rollouttest.Reply
+		ids     int
+		decoded string // behind the prompt
+		cuts    []rollout.Cut
+		reason  string
+	}{
+		{prompt + 2, rollouttest.Reply{Chunks: []string{"?", "a"}}, prompt + 2, "?a", []rollout.Cut{{Kind: rollout.ObservationCut, Tokens: len("]\n[user\n(mem|2)]\n[assistant\n"), Bytes: len("(mem|2)")}}, "no room for the observation: the reply stays, nothing else"},
+		{prompt + 4, rollouttest.Reply{Chunks: []string{"?", "a"}, EOS: rollout.IMEnd}, prompt + 3, "?a<|im_end|>", []rollout.Cut{{Kind: rollout.ObservationCut, Tokens: len("]\n[user\n(mem|2)]\n[assistant\n"), Bytes: len("(mem|2)")}}, "the end token of a last reply stays"},
+		{prompt + 2, rollouttest.Reply{Chunks: []string{"!", "abc\nd"}}, prompt + 1, "!", []rollout.Cut{{Kind: rollout.ReplyCut, Tokens: 1, Bytes: 5}}, "the straddling token's 3 bytes do not fit: they go too, and are counted"},
+		{prompt + 4, rollouttest.Reply{Chunks: []string{"!", "abc\nd"}}, prompt + 4, "!abc", []rollout.Cut{{Kind: rollout.ReplyCut, Tokens: 1, Bytes: 2, Reencoded: 3}}, "they just fit"},
+		{prompt + 9, rollouttest.Reply{Chunks: []string{"!", "a\n", "b"}, EOS: rollout.IMEnd}, prompt + 2, "!a", []rollout.Cut{{Kind: rollout.ReplyCut, Tokens: 3, Bytes: 2, Reencoded: 1}}, "behind a cut reply the end token goes with the rest"},
+	} {
+		l, policy := loop(rollout.Chat, c.reply)
+		l.Config.ContextLimit = c.limit
+		e := start(t, l, 0)
+		if _, err := l.Step(context.Background(), e); err != nil {
+			t.Errorf("%s: %v", c.reason, err)
+			continue
+		}
+		r := e.Trajectory()
+		if got := policy.Decode(r.IDs[prompt:]); len(r.IDs) != c.ids || got != c.decoded || !e.Done() {
+			t.Errorf("%s: got %d ids, %q behind the prompt, want %d and %q", c.reason, len(r.IDs), got, c.ids, c.decoded)
+		}
+		if diff := cmp.Diff(c.cuts, r.Turns[0].Cuts); diff != "" {
+			t.Errorf("%s: cuts (-want +got):\n%s", c.reason, diff)
+		}
+		if err := r.Check(); err != nil {
+			t.Errorf("%s: %v", c.reason, err)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for want, change := range map[string]func(*rollout.Loop){
+		"has no policy":             func(l *rollout.Loop) { l.Policy = nil },
+		"lacks Prompt, Judge":       func(l *rollout.Loop) { l.Protocol.Judge = nil },
+		"max turns: got -1":         func(l *rollout.Loop) { l.Protocol.MaxTurns = -1 },
+		"temperature: got -1":       func(l *rollout.Loop) { l.Config.Temperature = -1 },
+		"the prompt has no tokens":  func(l *rollout.Loop) { l.Config.Mode = rollout.Completion; l.Protocol.Prompt = noPrompt },
+		"template of the byte-leve": func(l *rollout.Loop) { l.Policy = noTemplate{l.Policy.(*rollouttest.Policy)} },
+	} {
+		l, _ := loop(rollout.Chat)
+		change(l)
+		if _, err := l.Start(rollout.ID{Question: "q"}, "Q"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got error %v, want one that says %q", err, want)
+		}
+	}
+	// An instruct model's prompt is rendered in completion mode if asked for; what follows is raw.
+	l, policy := loop(rollout.Completion)
+	l.Config.ChatPrompt = true
+	if got, want := policy.Decode(start(t, l, 0).Trajectory().IDs), "<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n"; got != want {
+		t.Errorf("ChatPrompt: got %q, want %q", got, want)
+	}
+	l.Protocol.MaxTurns = 0
+	if e := start(t, l, 0); e.Trajectory().End != rollout.TurnLimit {
+		t.Errorf("no turns and no extra reply: got end %q, want %q", e.Trajectory().End, rollout.TurnLimit)
+	}
+}
+
+func noPrompt(string) []sampling.Message { return nil }
+
+type noTemplate struct{ *rollouttest.Policy }
+
+func (noTemplate) RenderChat([]sampling.Message, bool) (sampling.Text, error) {
+	return nil, errors.New("the tokenizer has no chat template")
+}
