@@ -121,12 +121,14 @@ func drawGraph(logits, temperatures, uniforms *Node) (ids, logProbs, logSums *No
 	return ids, logProbs, logSums
 }
 
-// prefixSums returns the inclusive sums of x [B, N] along the last axis, as a product with a triangular matrix.
+// prefixSums returns the inclusive sums of x [B, N] along the last axis, as N sums of N terms.
 func prefixSums(x *Node) *Node {
-	g, n := x.Graph(), x.Shape().Dim(1)
-	square := shapes.Make(dtypes.Int32, n, n)
-	upper := ConvertDType(LessOrEqual(Iota(g, square, 0), Iota(g, square, 1)), dtypes.Float32)
-	return Dot(x, upper).General([]int{1}, nil, []int{0}, nil)
+	g := x.Graph()
+	batch, n := x.Shape().Dim(0), x.Shape().Dim(1)
+	cube := shapes.Make(dtypes.Int32, batch, n, n)
+	terms := BroadcastToDims(ExpandAxes(x, 1), batch, n, n)
+	upTo := LessOrEqual(Iota(g, cube, 2), Iota(g, cube, 1))
+	return ReduceSum(Where(upTo, terms, ZerosLike(terms)), 2)
 }
 
 // firstAbove returns, int32 [B], the index of the first of sums [B, N] that is above target [B, 1] and whose own weight

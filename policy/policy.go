@@ -27,6 +27,9 @@ var names = map[string]asset.Pin{
 	"smollm2-135m": asset.SmolLM2Pin,
 }
 
+// ErrUnknown is what the error of [Open] wraps when there is no policy of the given name.
+var ErrUnknown = errors.New("unknown policy")
+
 // Names returns the names of the built-in policies, sorted.
 func Names() []string {
 	var all []string
@@ -175,7 +178,7 @@ func locate(name string) (string, error) {
 	}
 	if _, err := os.Stat(name); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("policy %q: there is neither a built-in policy of that name (%s) nor such a directory", name, strings.Join(Names(), ", "))
+			return "", fmt.Errorf("%w %q: there is neither a built-in policy of that name (%s) nor such a directory", ErrUnknown, name, strings.Join(Names(), ", "))
 		}
 		return "", fmt.Errorf("policy %q: %w", name, err)
 	}
