@@ -118,6 +118,9 @@ func DecodeLine(line []byte, value any) error {
 		}
 		return fmt.Errorf("%s: got a JSON %s, want %s; correct the line", field, wrong.Value, jsonName(wrong.Type.Kind().String()))
 	}
+	if errors.Is(err, io.EOF) {
+		return errors.New("not JSON: it is empty; write one JSON record")
+	}
 	var syntax *json.SyntaxError
 	if !errors.As(err, &syntax) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err // of a field's own UnmarshalJSON
