@@ -10,6 +10,10 @@ func commands() []*cobra.Command {
 		doctorCommand(),
 		labCommand(),
 		executeCommand(),
+		dataCommand(),
+		indexCommand(),
+		searchCommand(),
+		retrieverCommand(),
 		generateCommand(),
 		scoreCommand(),
 	}
