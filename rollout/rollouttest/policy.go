@@ -13,8 +13,8 @@ import (
 
 // TestPolicy checks what a loop relies on in any policy: text and ids that agree, environment text that never becomes a special
 // token, a template that continues its own rendering, and completions that depend on their own request alone. The
-// policy must have a chat template. Log-probabilities may differ by 1e-5 between batches.
-func TestPolicy(t *testing.T, p rollout.Policy) {
+// policy must have a chat template. Ids must be the same in any batch; log-probabilities may differ by tolerance, in nats.
+func TestPolicy(t *testing.T, p rollout.Policy, tolerance float64) {
 	render := func(t *testing.T, messages ...sampling.Message) sampling.Text {
 		t.Helper()
 		text, err := p.RenderChat(messages, true)
@@ -102,7 +102,7 @@ func TestPolicy(t *testing.T, p rollout.Policy) {
 				continue
 			}
 			for j := range c.LogProbs {
-				if d := math.Abs(float64(alone[0].LogProbs[j] - c.LogProbs[j])); !(d <= 1e-5) || c.LogProbs[j] > 0 {
+				if d := math.Abs(float64(alone[0].LogProbs[j] - c.LogProbs[j])); !(d <= tolerance) || c.LogProbs[j] > 0 {
 					t.Errorf("completion %d: log-probability %d: alone %v, in a batch %v", i, j, alone[0].LogProbs[j], c.LogProbs[j])
 				}
 			}

@@ -10,6 +10,6 @@ import (
 func TestFakePolicy(t *testing.T) {
 	for _, width := range []int{1, 3} {
 		rollouttest.TestPolicy(t, &rollouttest.Policy{Width: width, Reply: rollouttest.Pick(
-			rollouttest.Text("abc", rollout.IMEnd), rollouttest.Reply{Chunks: []string{"a", "bc", "é", "defg"}}, rollouttest.Reply{})})
+			rollouttest.Text("abc", rollout.IMEnd), rollouttest.Reply{Chunks: []string{"a", "bc", "é", "defg"}}, rollouttest.Reply{})}, 0)
 	}
 }
