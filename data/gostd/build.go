@@ -90,14 +90,19 @@ func buildFrom(ctx context.Context, toolchain Toolchain, output string, logger *
 		for i, record := range records {
 			passages[i] = record.Passage()
 		}
-		return errors.Join(
-			write(kb, dir, PassagesFile, passages),
-			write(kb, dir, RecordsFile, records),
-			write(kb, dir, TrainFile, splits.Train),
-			write(kb, dir, ValidationFile, splits.Validation),
-			write(kb, dir, TestFile, splits.Test),
-			writeManifest(filepath.Join(dir, ManifestFile), kb.Manifest),
-		)
+		for _, step := range []func() error{
+			func() error { return write(kb, dir, PassagesFile, passages) },
+			func() error { return write(kb, dir, RecordsFile, records) },
+			func() error { return write(kb, dir, TrainFile, splits.Train) },
+			func() error { return write(kb, dir, ValidationFile, splits.Validation) },
+			func() error { return write(kb, dir, TestFile, splits.Test) },
+			func() error { return writeManifest(filepath.Join(dir, ManifestFile), kb.Manifest) },
+		} {
+			if err := step(); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
