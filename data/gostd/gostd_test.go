@@ -296,3 +296,20 @@ func ExampleRecord_Passage() {
 	// https://pkg.go.dev/strings#Builder.Len
 	// Len returns the number of accumulated bytes.
 }
+
+func ExampleBuild() {
+	parent, err := os.MkdirTemp("", "")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(parent)
+	kb, err := gostd.Build(context.Background(), filepath.Join(parent, "kb"), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	records, err := kb.Records()
+	fmt.Println(records[0].UID, records[0].URL, err)
+	// Output: archive/tar https://pkg.go.dev/archive/tar <nil>
+}
