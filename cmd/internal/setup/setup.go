@@ -164,11 +164,18 @@ func (e *Env) gostd(ctx context.Context) error { _, err := gostd.Ensure(ctx); re
 
 // hasGostd looks for the knowledge base of the Go version in use without opening it.
 func (e *Env) hasGostd() (string, bool) {
-	dirs, err := filepath.Glob(filepath.Join(e.Cache.Dir, "kb", "gostd", runtime.Version()+"-*"))
-	if err != nil || len(dirs) == 0 {
-		return "none for " + runtime.Version() + " in " + filepath.Join(e.Cache.Dir, "kb", "gostd"), false
+	base := filepath.Join(e.Cache.Dir, "kb", "gostd")
+	dirs, err := filepath.Glob(filepath.Join(base, runtime.Version()+"-*"))
+	if err != nil {
+		return err.Error(), false
 	}
-	return dirs[len(dirs)-1], true
+	for _, dir := range dirs {
+		// Its index lies beside it, under its name with an ending.
+		if filepath.Ext(strings.TrimPrefix(filepath.Base(dir), runtime.Version())) == "" {
+			return dir, true
+		}
+	}
+	return "none for " + runtime.Version() + " in " + base, false
 }
 
 // state is a marker of something that was installed from known inputs.
