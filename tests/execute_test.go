@@ -181,6 +181,8 @@ func TestExecutePasses(t *testing.T) {
 		"%%\nfmt.Println(exec.Command(\"bash\", \"-c\", \"exit 3\").Run())", // a cell may handle the failure of what it starts
 		"!false || true", "%%bash\necho 'exit status 9' >&2",
 		tagged{"%%\nos.Exit(1)", "raises-exception"}, tagged{"!false", "raises-exception"},
+		// Modules that the checkout requires are there without the network.
+		"import \"github.com/janpfeifer/gonb/gonbui\"\n%%\ngonbui.DisplayHTML(\"<b>shown</b>\")\ngonbui.Sync() // without it GoNB may end the cell first",
 		"import \"github.com/soarbook/soarbook/data\"\n%%\nfmt.Printf(\"%d %q %v\\n\", steps*2, name, data.Hit{Score: 0.5}.Score)", after)
 	source, err := os.ReadFile(path)
 	if err != nil {
@@ -201,7 +203,7 @@ func TestExecutePasses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"<h1 id=\"Passes\">", "AFTER", "jp-OutputArea-output"} {
+	for _, part := range []string{"<h1 id=\"Passes\">", "AFTER", "jp-OutputArea-output", "<b>shown</b>"} {
 		if !strings.Contains(string(page), part) {
 			t.Errorf("the page lacks %q", part)
 		}

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -230,6 +231,38 @@ func TestKernelspec(t *testing.T) {
 	e.Root = t.TempDir()
 	if _, ok := e.hasKernelspec(); ok {
 		t.Error("the kernelspec of another checkout counts as this one's")
+	}
+}
+
+func TestGoShim(t *testing.T) {
+	e, _ := newEnv(t)
+	if err := e.Kernelspec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	real, dir := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(real, "go"), []byte("#!/bin/sh\necho real \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		reason string
+		dir    string
+		args   []string
+		want   string
+	}{
+		{"GoNB's own call before a cell", dir, []string{"get"}, ""},
+		{"GoNB's own call before a test cell", dir, []string{"get", "-t"}, ""},
+		{"a cell asks for a module", dir, []string{"get", "a.b/c@v1.0.0"}, "real get a.b/c@v1.0.0\n"},
+		{"the same call elsewhere", t.TempDir(), []string{"get"}, "real get\n"},
+		{"arguments with spaces", dir, []string{"build", "-ldflags=-s -w"}, "real build -ldflags=-s -w\n"},
+	} {
+		cmd := exec.Command(e.shimFile(), tc.args...)
+		cmd.Dir = tc.dir
+		shim := filepath.Dir(e.shimFile())
+		cmd.Env = []string{"GONB_TMP_DIR=" + dir, "PATH=" + strings.Join([]string{shim, shim, real, os.Getenv("PATH")}, ":")}
+		out, err := cmd.CombinedOutput()
+		if err != nil || string(out) != tc.want {
+			t.Errorf("%s: go %q: got %q, %v; want %q", tc.reason, tc.args, out, err, tc.want)
+		}
 	}
 }
 
