@@ -79,6 +79,8 @@ type Stats struct {
 	Compilations    int     // compiled programs
 	CompileSeconds  float64 // of which Seconds includes those that calls waited for
 	Seconds         float64 // in Generate and LogProbs
+	PrefillSeconds  float64 // of which reading contexts
+	DecodeSeconds   float64 // of which sampling after the first token of each completion
 	CachedRows      int     // contexts whose keys and values are kept
 	CachedBytes     int64   // device memory of them
 }

@@ -16,5 +16,6 @@ func commands() []*cobra.Command {
 		retrieverCommand(),
 		generateCommand(),
 		scoreCommand(),
+		benchCommand(),
 	}
 }
