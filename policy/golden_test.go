@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,7 +19,7 @@ import (
 // goldenTolerance is how far logits and log-probabilities may be from Transformers' (issue "1 of 4").
 const goldenTolerance = 2e-4
 
-// devices are the devices that tests run on: pure Go always, XLA where its plugin is in the cache.
+// devices are the devices that tests run on: pure Go always, XLA where its plugin is in the cache or can be fetched.
 func devices(t testing.TB) []string {
 	all := []string{device.Go}
 	if hasXLA(t) {
@@ -27,14 +28,19 @@ func devices(t testing.TB) []string {
 	return all
 }
 
+var findXLA = sync.OnceValue(func() error {
+	if testing.Short() {
+		_, err := device.Open(device.XLACPU)
+		return err
+	}
+	_, err := asset.PJRT(context.Background())
+	return err
+})
+
 func hasXLA(t testing.TB) bool {
 	t.Helper()
-	dir, err := asset.Dir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(dir, asset.PJRTFile)); err != nil {
-		t.Logf("XLA is not tested: %v; run `soarbook setup`", err)
+	if err := findXLA(); err != nil {
+		t.Logf("XLA is not tested, its plugin is not in the cache and was not fetched (`soarbook setup` and a network cure that): %v", err)
 		return false
 	}
 	return true

@@ -31,7 +31,7 @@ func (e *engine) draw(hidden compute.Buffer, temperatures, topPs []float64, unif
 	p, err := e.get(fmt.Sprintf("draw B%d", batch), func(b *builder) []*Node {
 		norm, head := e.headParameters(b)
 		x := Reshape(b.float32s(batch, 1, e.cfg.HiddenSize), batch, e.cfg.HiddenSize)
-		logits := Transpose(transformer.Logits(e.cfg, x, norm, head), 0, 1)
+		logits := transformer.Logits(e.cfg, x, norm, head) // [V, B]
 		id, logProb, logSum := drawGraph(logits, b.float32s(batch), b.float32s(batch))
 		return []*Node{id, logProb, logSum, logits}
 	})
@@ -77,7 +77,10 @@ func (e *engine) draw(hidden compute.Buffer, temperatures, topPs []float64, unif
 	}
 	for i, topP := range topPs {
 		if topP < 1 && temperatures[i] > 0 {
-			row := logits[i*e.cfg.VocabSize:][:e.cfg.VocabSize]
+			row := make([]float32, e.cfg.VocabSize)
+			for v := range row {
+				row[v] = logits[v*batch+i]
+			}
 			d.ids[i] = drawNucleus(row, temperatures[i], topP, uniforms[i])
 			d.logProbs[i] = row[d.ids[i]] - logSums[i]
 		}
@@ -85,24 +88,23 @@ func (e *engine) draw(hidden compute.Buffer, temperatures, topPs []float64, unif
 	return &d, nil
 }
 
-// drawGraph draws from logits [B, V] at the given temperatures [B] with the given uniforms [B]. It returns ids int32 [B],
+// drawGraph draws from logits [V, B] at the given temperatures [B] with the given uniforms [B]. It returns ids int32 [B],
 // their log-probabilities at temperature 1 and the logarithms of the sums of exponentials, float32 [B].
 func drawGraph(logits, temperatures, uniforms *Node) (ids, logProbs, logSums *Node) {
 	g := logits.Graph()
-	batch, vocab := logits.Shape().Dim(0), logits.Shape().Dim(1)
-	peak := ReduceAndKeep(logits, ReduceMax, 1)
-	shifted := Sub(logits, peak)
-	logSums = Add(Log(ReduceSum(Exp(shifted), 1)), Squeeze(peak, 1))
+	vocab, batch := logits.Shape().Dim(0), logits.Shape().Dim(1)
+	peak, logSums := logSumExp(logits)
+	shifted := Sub(logits, ExpandAxes(peak, 0))
 
 	sampled := GreaterThan(temperatures, ScalarZero(g, dtypes.Float32))
 	temperature := Where(sampled, temperatures, OnesLike(temperatures))
-	weights := Exp(Div(shifted, ExpandAxes(temperature, 1))) // [B, V]
+	weights := Exp(Div(shifted, ExpandAxes(temperature, 0))) // [V, B]
 	blocks := (vocab + drawBlock - 1) / drawBlock
 	if fill := blocks*drawBlock - vocab; fill > 0 {
-		weights = Concatenate([]*Node{weights, Zeros(g, shapes.Make(dtypes.Float32, batch, fill))}, 1)
+		weights = Concatenate([]*Node{weights, Zeros(g, shapes.Make(dtypes.Float32, fill, batch))}, 0)
 	}
-	weights = Reshape(weights, batch, blocks, drawBlock)
-	blockWeights := ReduceSum(weights, 2) // [B, blocks]
+	weights = Reshape(weights, blocks, drawBlock, batch)
+	blockWeights := Transpose(ReduceSum(weights, 1), 0, 1) // [B, blocks]
 	blockSums := prefixSums(blockWeights)
 	total := Slice(blockSums, AxisRange(), AxisElem(blocks-1)) // [B, 1]
 	target := Mul(ExpandAxes(uniforms, 1), total)
@@ -110,14 +112,18 @@ func drawGraph(logits, temperatures, uniforms *Node) (ids, logProbs, logSums *No
 	blockIndex := Iota(g, shapes.Make(dtypes.Int32, batch, blocks), 1)
 	before := Equal(blockIndex, SubScalar(ExpandAxes(block, 1), 1))
 	base := ReduceAndKeep(Where(before, blockSums, ZerosLike(blockSums)), ReduceSum, 1) // [B, 1], what lies before the block
-	row := Iota(g, shapes.Make(dtypes.Int32, batch), 0)
-	inner := Gather(weights, Stack([]*Node{row, block}, -1)) // [B, drawBlock]
+	cells := shapes.Make(dtypes.Int32, batch, drawBlock)
+	inner := Gather(weights, Stack([]*Node{ // [B, drawBlock]
+		BroadcastToDims(ExpandAxes(block, 1), batch, drawBlock), Iota(g, cells, 1), Iota(g, cells, 0)}, -1))
 	within := firstAbove(Add(prefixSums(inner), base), target, inner)
 	ids = Add(MulScalar(block, drawBlock), within)
 
-	greedy := ArgMax(logits, 1, dtypes.Int32)
+	// ArgMax is a reduction of pairs, which XLA's CPU backend does one by one.
+	index := Iota(g, shapes.Make(dtypes.Int32, vocab, batch), 0)
+	greedy := ReduceMin(Where(Equal(shifted, ZerosLike(shifted)), index, Scalar(g, dtypes.Int32, vocab-1)), 0)
 	ids = Where(sampled, ids, greedy)
-	logProbs = Sub(Gather(logits, Stack([]*Node{row, ids}, -1)), logSums)
+	column := Iota(g, shapes.Make(dtypes.Int32, batch), 0)
+	logProbs = Sub(Gather(logits, Stack([]*Node{ids, column}, -1)), logSums)
 	return ids, logProbs, logSums
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/gomlx/compute"
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/soarbook/soarbook/data/asset"
 	"github.com/soarbook/soarbook/policy/checkpoint"
 	"github.com/soarbook/soarbook/policy/device"
 	"github.com/soarbook/soarbook/policy/sampling"
@@ -424,7 +425,7 @@ func TestDraw(t *testing.T) {
 			const batch = 8
 			ps := &programs{backend: d.Backend, byName: map[string]*program{}}
 			draw, err := ps.get("draw", func(b *builder) []*graph.Node {
-				id, logProb, sum := drawGraph(b.float32s(batch, vocab), b.float32s(batch), b.float32s(batch))
+				id, logProb, sum := drawGraph(graph.Transpose(b.float32s(batch, vocab), 0, 1), b.float32s(batch), b.float32s(batch))
 				return []*graph.Node{id, logProb, sum}
 			})
 			if err != nil {
@@ -519,7 +520,7 @@ func TestDrawNothingImpossible(t *testing.T) {
 		defer d.Close()
 		const vocab = 1000
 		exec, err := graph.NewExec(d.Backend, func(logits, temperatures, uniforms *graph.Node) []*graph.Node {
-			id, _, _ := drawGraph(logits, temperatures, uniforms)
+			id, _, _ := drawGraph(graph.Transpose(logits, 0, 1), temperatures, uniforms)
 			return []*graph.Node{id}
 		})
 		if err != nil {
@@ -558,7 +559,12 @@ func TestDrawNothingImpossible(t *testing.T) {
 // TestSmolLM2 compares the default policy with a NumPy forward on the same dequantized weights.
 func TestSmolLM2(t *testing.T) {
 	if _, err := locate(Default); err != nil {
-		t.Skipf("%v", err)
+		if testing.Short() {
+			t.Skip(err)
+		}
+		if _, err := asset.SmolLM2(t.Context()); err != nil {
+			t.Skipf("SmolLM2 is not in the cache and could not be fetched (`soarbook setup` and a network cure that): %v", err)
+		}
 	}
 	if !hasXLA(t) {
 		t.Skip("the pure-Go backend takes a minute for it; run `soarbook setup` for XLA")
