@@ -556,8 +556,8 @@ func TestDrawNothingImpossible(t *testing.T) {
 	}
 }
 
-// TestSmolLM2 compares the default policy with a NumPy forward on the same dequantized weights.
-func TestSmolLM2(t *testing.T) {
+// TestSmolLM2Logits compares the default policy with a NumPy forward on the same dequantized weights.
+func TestSmolLM2Logits(t *testing.T) {
 	if _, err := locate(Default); err != nil {
 		if testing.Short() {
 			t.Skip(err)
