@@ -82,4 +82,5 @@ def main():
     print(len(cases), "cases")
 
 
-main()
+if __name__ == "__main__":
+    main()
