@@ -1,0 +1,182 @@
+package notebooks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/soarbook/soarbook/data"
+	"github.com/soarbook/soarbook/data/gostd"
+	"github.com/soarbook/soarbook/policy"
+	"github.com/soarbook/soarbook/policy/sampling"
+	"github.com/soarbook/soarbook/retrieval"
+	"github.com/soarbook/soarbook/rollout"
+	"github.com/soarbook/soarbook/searchr1"
+)
+
+// Config says what a session opens.
+type Config struct {
+	Policy string          // a name or a folder; see [policy.Open]
+	Agent  searchr1.Config // how episodes are played
+	Seed   uint64          // of every rollout of the session
+	// Demonstrations opens each episode with [Demonstrations], without which a small model that was never trained on the protocol
+	// finds no action at all.
+	Demonstrations bool
+	Logger         *slog.Logger // told what was opened; nil is silent
+}
+
+// DefaultConfig returns a session in which SmolLM2-135M plays short Search-R1 episodes at a low temperature.
+func DefaultConfig() Config {
+	agent := searchr1.DefaultConfig()
+	agent.MaxTurns, agent.ResponseLimit, agent.ObservationLimit, agent.ContextLimit = 3, 64, 256, 2048
+	agent.Temperature = 0.3
+	return Config{Policy: policy.Default, Agent: agent, Seed: 42, Demonstrations: true}
+}
+
+// Session is an open policy with an agent that plays it against the Go standard library's documentation.
+type Session struct {
+	Policy    *policy.Policy
+	Index     *retrieval.Index
+	Agent     *searchr1.Agent
+	Questions []data.Question // the knowledge base's validation questions
+
+	seed uint64
+}
+
+// Open opens the policy and the knowledge base `gostd` with its index, which the first call builds.
+func Open(ctx context.Context, c Config) (*Session, error) {
+	options := policy.DefaultOptions()
+	options.Logger = c.Logger
+	options.MaxContext = c.Agent.ContextLimit
+	p, err := policy.Open(ctx, c.Policy, options)
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{Policy: p, seed: c.Seed}
+	index, kb, err := retrieval.OpenGostd(ctx)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.Index = index
+	if s.Questions, err = kb.Questions(gostd.ValidationFile); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if s.Agent, err = searchr1.New(p, index, c.Agent); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if c.Demonstrations {
+		s.Agent.Protocol.Prompt = func(question string) []sampling.Message {
+			return append(Demonstrations(), sampling.Message{Role: "user", Content: searchr1.Prompt(question)})
+		}
+	}
+	return s, nil
+}
+
+// Close frees the device and the index.
+func (s *Session) Close() error {
+	err := s.Policy.Close()
+	if s.Index != nil {
+		err = errors.Join(err, s.Index.Close())
+	}
+	return err
+}
+
+// Start begins an episode about question i.
+func (s *Session) Start(i int) (*rollout.Episode, error) {
+	if i < 0 || i >= len(s.Questions) {
+		return nil, fmt.Errorf("question %d: there are %d, counted from 0", i, len(s.Questions))
+	}
+	return s.Agent.Start(rollout.ID{Seed: s.seed, Question: s.Questions[i].ID}, s.Questions[i].Question)
+}
+
+// Result is an episode that has ended.
+type Result struct {
+	Question   data.Question
+	Trajectory *rollout.Trajectory
+	Reward     searchr1.Reward
+}
+
+// Play plays questions from to from+n-1 as one batch.
+func (s *Session) Play(ctx context.Context, from, n int) ([]Result, error) {
+	episodes := make([]*rollout.Episode, n)
+	for i := range episodes {
+		var err error
+		if episodes[i], err = s.Start(from + i); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.Agent.Play(ctx, episodes); err != nil {
+		return nil, err
+	}
+	results := make([]Result, n)
+	for i, e := range episodes {
+		q := s.Questions[from+i]
+		results[i] = Result{q, e.Trajectory(), s.Agent.Reward(e.Trajectory(), q.Golds)}
+	}
+	return results, nil
+}
+
+// Demonstrations returns two worked examples as the messages of a conversation: a search, what it found, and an answer that stands
+// in it, once a uid and once a URL. Nothing of them is in the validation questions, and no rule reads an answer in a prompt.
+func Demonstrations() []sampling.Message {
+	var messages []sampling.Message
+	for _, d := range []struct{ question, query, title, text, answer string }{
+		{"Which function of the Go standard library is described by: it reports whether substr is within? What is its uid?",
+			"reports whether substr is within", "strings.Contains", "https://pkg.go.dev/strings#Contains\nContains reports whether substr is within s.", "strings.Contains"},
+		{"Which type of the Go standard library is described by: it represents an open file descriptor? What is the URL of its documentation?",
+			"represents an open file descriptor", "os.File", "https://pkg.go.dev/os#File\nFile represents an open file descriptor.", "https://pkg.go.dev/os#File"},
+	} {
+		var observation string
+		for _, part := range searchr1.Observation([]data.Hit{{Passage: data.Passage{Title: d.title, Text: d.text}}}) {
+			observation += part.Text
+		}
+		messages = append(messages,
+			sampling.Message{Role: "user", Content: searchr1.Prompt(d.question)},
+			sampling.Message{Role: "assistant", Content: "<think>I look for the description.</think>\n<search>" + d.query + "</search>"},
+			sampling.Message{Role: "user", Content: observation},
+			sampling.Message{Role: "assistant", Content: "<think>The first document fits.</think>\n<answer>" + d.answer + "</answer>"})
+	}
+	return messages
+}
+
+// Rewards returns the known rewards of results, in order.
+func Rewards(results []Result) []float64 {
+	var rewards []float64
+	for _, r := range results {
+		if r.Reward.Known {
+			rewards = append(rewards, r.Reward.Value)
+		}
+	}
+	return rewards
+}
+
+// WriteTable writes what happened to path, in the form that `soarbook quickstart` prints: a row for each result.
+func WriteTable(path string, results []Result) error {
+	type table struct {
+		Columns []string `json:"columns"`
+		Rows    [][]any  `json:"rows"`
+	}
+	t := table{Columns: []string{"question", "searches", "answer", "gold", "ended", "reward"}}
+	for _, r := range results {
+		answer, reward := any(nil), any(nil)
+		if s := r.Trajectory.Selected; s != nil {
+			answer = s.Content
+		}
+		if r.Reward.Known {
+			reward = r.Reward.Value
+		}
+		t.Rows = append(t.Rows, []any{r.Question.ID, len(r.Trajectory.Searches()), answer, r.Question.Golds[0], r.Trajectory.End, reward})
+	}
+	b, err := json.Marshal(t)
+	if err != nil {
+		return fmt.Errorf("table of results: %w", err)
+	}
+	if err := renameio.WriteFile(path, b, 0o666); err != nil {
+		return fmt.Errorf("table of results: %w", err)
+	}
+	return nil
+}
