@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	. "github.com/gomlx/gomlx/core/graph" //nolint:staticcheck // GoMLX's own convention for graph code
+	. "github.com/gomlx/gomlx/core/graph"
 )
 
 // Aggregation says how the losses of a batch's tokens become one number.

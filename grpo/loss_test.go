@@ -55,7 +55,7 @@ type terms struct {
 // evaluate runs Loss and its gradient once.
 func evaluate(t *testing.T, b compute.Backend, logProbs, old, ref [][]float32, advantages []float32, weights [][]float32, c LossConfig) terms {
 	t.Helper()
-	out, err := graph.ExecOnceN(b, func(in []*graph.Node) []*graph.Node {
+	out, err := graph.CallOnceN(b, func(in []*graph.Node) []*graph.Node {
 		x := Loss(in[0], in[1], in[2], in[3], in[4], c)
 		return []*graph.Node{x.Loss, x.KL, x.Clipped, x.Ratio, graph.Gradient(x.Loss, in[0])[0]}
 	}, logProbs, old, ref, advantages, weights)
