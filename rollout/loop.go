@@ -141,11 +141,8 @@ func (l *Loop) Start(id ID, question string) (*Episode, error) {
 // over says why an episode cannot have another turn, or "".
 func (l *Loop) over(t *Trajectory) End {
 	most := l.Protocol.MaxTurns
-	if l.Protocol.ExtraReply {
-		most++
-	}
 	switch {
-	case len(t.Turns) >= most:
+	case len(t.Turns) > most || len(t.Turns) == most && !l.Protocol.ExtraReply:
 		return TurnLimit
 	case len(t.IDs) >= l.Config.ContextLimit:
 		return ContextLimit

@@ -135,11 +135,11 @@ func removeStale(parent, prefix string, logger *slog.Logger) error {
 // isLive reports whether the builder of a temporary folder still runs.
 func isLive(temporary string) (bool, error) {
 	name := filepath.Join(temporary, lockName)
-	info, err := os.Stat(name)
+	_, err := os.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Its builder has made the folder and not yet the lock, or has dropped the lock and not yet renamed: both take
 		// moments only.
-		info, err = os.Stat(temporary)
+		info, err := os.Stat(temporary)
 		if errors.Is(err, fs.ErrNotExist) {
 			return false, nil
 		}

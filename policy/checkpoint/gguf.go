@@ -437,6 +437,9 @@ func (c *Checkpoint) readGGUF(f *file) error {
 			case strings.Contains(name, ".k_proj."):
 				t.heads = c.Config.NumKVHeads
 			}
+			if t.heads != 0 && len(t.Shape) == 1 && t.DType.info().block != 1 {
+				return fmt.Errorf("gguf: tensor %q is a vector of %s, want F32, F16 or BF16; quantize the model again", gt.name, t.DType)
+			}
 		}
 		c.tensors[name] = t
 	}
