@@ -118,6 +118,9 @@ func DecodeLine(line []byte, value any) error {
 		}
 		return fmt.Errorf("%s: got a JSON %s, want %s; correct the line", field, wrong.Value, jsonName(wrong.Type.Kind().String()))
 	}
+	if errors.Is(err, io.EOF) {
+		return errors.New("not JSON: it is empty; write one JSON record")
+	}
 	var syntax *json.SyntaxError
 	if !errors.As(err, &syntax) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err // of a field's own UnmarshalJSON
@@ -240,4 +243,16 @@ func Records[T any](records []T) iter.Seq2[T, error] {
 			}
 		}
 	}
+}
+
+// DecodeID reads the id of a record that may call it id or _id, a string or a whole number, see [Passages].
+func DecodeID(line []byte) (string, error) {
+	var record struct {
+		ID         recordID `json:"id"`
+		Underscore recordID `json:"_id"`
+	}
+	if err := DecodeLine(line, &record); err != nil {
+		return "", err
+	}
+	return pickID(record.ID, record.Underscore)
 }

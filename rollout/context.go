@@ -43,10 +43,23 @@ func (a *addition) appendAll(b addition) {
 
 func appendRun(runs []run, r run) []run {
 	if n := len(runs); n > 0 && runs[n-1].source == r.source {
-		runs[n-1].text = slices.Concat(runs[n-1].text, r.text)
+		runs[n-1].text = concat(runs[n-1].text, r.text)
 		return runs
 	}
 	return append(runs, r)
+}
+
+// concat returns a followed by b. Pieces of one kind that meet become one, as they were before [cutAt].
+func concat(a, b sampling.Text) sampling.Text {
+	a = slices.Clone(a)
+	for _, p := range b {
+		if n := len(a); n > 0 && a[n-1].Ordinary == p.Ordinary {
+			a[n-1].Text += p.Text
+		} else {
+			a = append(a, p)
+		}
+	}
+	return a
 }
 
 // run is a stretch of text by one source.
@@ -202,8 +215,7 @@ func split(delta sampling.Text, segments []Segment) []run {
 	if !mixed || trimmed == "" || at < 0 {
 		return []run{{source, delta}}
 	}
-	at -= strings.Index(text, trimmed) // where the text would begin had it not been trimmed
-	end := len(delta.String())
+	end, last := len(delta.String()), at+len(trimmed)
 	var runs []run
 	taken := 0
 	take := func(to int, source Source) {
@@ -215,9 +227,10 @@ func split(delta sampling.Text, segments []Segment) []run {
 		}
 	}
 	take(at, Observation)
+	at -= strings.Index(text, trimmed) // where the text would begin had it not been trimmed
 	for _, s := range segments {
 		at += len(s.Text)
-		take(at, s.Source)
+		take(min(at, last), s.Source)
 	}
 	take(end, Observation)
 	return runs

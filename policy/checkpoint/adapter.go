@@ -112,10 +112,7 @@ func (a *Adapter) open(base Config) error {
 	for l := range base.NumLayers {
 		for _, lin := range base.Linears() {
 			module := LayerPrefix(l) + lin.Name
-			want, err := targets.match(module, l)
-			if err != nil {
-				return fmt.Errorf("%s: %w", path, err)
-			}
+			want := targets.match(module, l)
 			nameA, nameB := adapterPrefix+module+".lora_A.weight", adapterPrefix+module+".lora_B.weight"
 			tA, tB := tensors[nameA], tensors[nameB]
 			delete(tensors, nameA)
@@ -168,16 +165,8 @@ type adapterTargets struct {
 	layers           []int // nil is all
 }
 
-func (t adapterTargets) match(module string, layer int) (bool, error) {
-	ex, err := t.excluded.match(module)
-	if err != nil {
-		return false, fmt.Errorf("exclude_modules: %w", err)
-	}
-	in, err := t.target.match(module)
-	if err != nil {
-		return false, fmt.Errorf("target_modules: %w", err)
-	}
-	return in && !ex && (t.layers == nil || slices.Contains(t.layers, layer)), nil
+func (t adapterTargets) match(module string, layer int) bool {
+	return t.target.match(module) && !t.excluded.match(module) && (t.layers == nil || slices.Contains(t.layers, layer))
 }
 
 // moduleMatcher is PEFT's check_target_module_exists: a list of names or name endings, or a regular expression for the whole name.
@@ -187,19 +176,14 @@ type moduleMatcher struct {
 	all   bool // "all-linear": every linear but the head
 }
 
-func (m moduleMatcher) match(module string) (bool, error) {
-	if m.all {
-		return true, nil
+func (m moduleMatcher) match(module string) bool {
+	switch {
+	case m.all:
+		return true
+	case m.expr != nil:
+		return m.expr.MatchString(module)
 	}
-	if m.expr != nil {
-		return m.expr.MatchString(module), nil
-	}
-	for _, n := range m.names {
-		if module == n || strings.HasSuffix(module, "."+n) {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(m.names, func(n string) bool { return module == n || strings.HasSuffix(module, "."+n) })
 }
 
 // parseMatcher reads a list of names, a regular expression, "all-linear", or null.

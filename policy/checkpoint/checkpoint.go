@@ -190,6 +190,8 @@ func (c *Checkpoint) check() error {
 		cure := "the weights are incomplete or of another model; download them again"
 		if slices.Equal(missing, []string{"lm_head.weight"}) {
 			cure = "if the head is the embedding, set tie_word_embeddings to true in config.json"
+		} else if slices.Contains(c.unused, missing[0]) {
+			cure = "a shard holds it, but " + indexFile + " does not list it; download the index again"
 		}
 		shown := missing
 		if len(shown) > 3 {

@@ -445,9 +445,13 @@ func (c *Checkpoint) readGGUF(f *file) error {
 	}
 	_, head := c.tensors["lm_head.weight"]
 	c.Config.Tied = !head
-	for name := range c.tensors {
-		if strings.HasSuffix(name, "_proj.bias") && c.Config.Architecture != Qwen2 {
-			c.Config.QKVBias = true // optional in llama.cpp; check wants q, k and v then
+	if c.Config.Architecture == Llama {
+		for name := range c.tensors {
+			for _, end := range []string{".q_proj.bias", ".k_proj.bias", ".v_proj.bias"} {
+				if strings.HasSuffix(name, end) {
+					c.Config.QKVBias = true // optional in llama.cpp; check wants all three in every layer then
+				}
+			}
 		}
 	}
 	if err := c.Config.Validate(); err != nil {

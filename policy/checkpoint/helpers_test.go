@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -177,12 +176,6 @@ func (g *ggufTest) set(key string, value any) {
 		g.keys = append(g.keys, key)
 	}
 	g.kv[key] = value
-}
-
-func (g *ggufTest) clone() *ggufTest {
-	c := *g
-	c.keys, c.kv, c.tensors = slices.Clone(g.keys), maps.Clone(g.kv), slices.Clone(g.tensors)
-	return &c
 }
 
 func appendString(out []byte, s string) []byte {

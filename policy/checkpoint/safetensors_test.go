@@ -167,14 +167,12 @@ func TestParseIndex(t *testing.T) {
 }
 
 func FuzzSafetensors(f *testing.F) {
-	for _, path := range []string{"testdata/python.safetensors", "../testdata/llama-tiny/adapter/adapter_model.safetensors"} {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(data)
-		f.Add(data[:len(data)-1])
+	data, err := os.ReadFile("testdata/python.safetensors")
+	if err != nil {
+		f.Fatal(err)
 	}
+	f.Add(data)
+	f.Add(data[:len(data)-1])
 	f.Add(rawSafetensors(`{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}  `, make([]byte, 8)))
 	f.Add(rawSafetensors(`{"x":{"dtype":"F32","shape":[0,9223372036854775807],"data_offsets":[0,0]}}`, nil))
 	f.Add(rawWithSize(1<<63, "{}"))

@@ -31,7 +31,7 @@ func WriteSafetensors(path string, entries []Entry, metadata map[string]string) 
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o644))
+	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithPermissions(0o644))
 	if err != nil {
 		return fmt.Errorf("write %s: %w; choose a folder that exists and is writable", path, err)
 	}
