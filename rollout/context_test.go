@@ -152,3 +152,22 @@ func TestSplit(t *testing.T) {
 		}
 	}
 }
+
+// TestCloneSharesNothing: slices with room to grow are where copies run into each other.
+func TestCloneSharesNothing(t *testing.T) {
+	e := &Episode{record: &Trajectory{IDs: make([]int32, 1, 9), Sources: make(Sources, 1, 9), LogProbs: make(LogProbs, 1, 9),
+		Turns: make([]Turn, 0, 9), Messages: make([]sampling.Message, 1, 9)}}
+	a, b := e.Clone(0), e.Clone(0)
+	grow := func(e *Episode, id int32) {
+		e.commit(Turn{Reply: fmt.Sprint(id)}, addition{ids: []int32{id}, sources: []Source{Source(id)}, logProbs: []float32{float32(id)}, messages: []sampling.Message{{Content: fmt.Sprint(id)}}}, nil)
+	}
+	grow(a, 1)
+	grow(b, 2)
+	grow(e, 3)
+	for i, e := range []*Episode{a, b, e} {
+		id, r := int32(i+1), e.record
+		if r.IDs[1] != id || r.Sources[1] != Source(id) || r.LogProbs[1] != float32(id) || r.Turns[0].Reply != fmt.Sprint(id) || r.Messages[1].Content != fmt.Sprint(id) {
+			t.Errorf("episode %d was written over: %+v", id, r)
+		}
+	}
+}

@@ -583,6 +583,16 @@ func TestClone(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	for i, b := range branches {
+		played := fmt.Sprint(b.Trajectory().IDs)
+		alone := e.Clone(b.Trajectory().ID.Sample)
+		if err := l.Play(ctx, []*rollout.Episode{alone}); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(alone.Trajectory().IDs); got != played {
+			t.Errorf("branch %d: alone it has ids %s, beside the others %s", i, got, played)
+		}
+	}
 	if len(distinct) < 2 {
 		t.Error("branches with different sample indices are all the same")
 	}
@@ -676,8 +686,8 @@ func ExampleTrajectory_LossMask() {
 
 func ExampleID_ReplySeed() {
 	id := rollout.ID{Seed: 42, Step: 0, Question: "q1", Sample: 3}
-	fmt.Println(id.ReplySeed(0) == id.ReplySeed(0), id.ReplySeed(0) == id.ReplySeed(1))
-	// Output: true false
+	fmt.Println(id.ReplySeed(0), id.ReplySeed(1))
+	// Output: 14469089838280307298 17735722626029584097
 }
 
 func ExampleBudget() {
@@ -708,6 +718,7 @@ func TestChatLimits(t *testing.T) {
 		{prompt + 2, rollouttest.Reply{Chunks: []string{"!", "abc\nd"}}, prompt + 1, "!", []rollout.Cut{{Kind: rollout.ReplyCut, Tokens: 1, Bytes: 5}}, "the straddling token's 3 bytes do not fit: they go too, and are counted"},
 		{prompt + 4, rollouttest.Reply{Chunks: []string{"!", "abc\nd"}}, prompt + 4, "!abc", []rollout.Cut{{Kind: rollout.ReplyCut, Tokens: 1, Bytes: 2, Reencoded: 3}}, "they just fit"},
 		{prompt + 9, rollouttest.Reply{Chunks: []string{"!", "a\n", "b"}, EOS: rollout.IMEnd}, prompt + 2, "!a", []rollout.Cut{{Kind: rollout.ReplyCut, Tokens: 3, Bytes: 2, Reencoded: 1}}, "behind a cut reply the end token goes with the rest"},
+		{prompt + 9, rollouttest.Reply{Chunks: []string{"!", "a", "\xc3", "\xa9", "\nz"}}, prompt + 4, "!aé", []rollout.Cut{{Kind: rollout.ReplyCut, Tokens: 1, Bytes: 2}}, "half a character decodes to more bytes than the whole: both of its tokens stay"},
 	} {
 		l, policy := loop(rollout.Chat, c.reply)
 		l.Config.ContextLimit = c.limit

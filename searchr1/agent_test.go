@@ -504,6 +504,7 @@ func TestReward(t *testing.T) {
 		{[]string{think + "<search>q</search>", "<answer>gold</answer>"}, .2, 1, 0, .8, "no thinking after new information"},
 		{[]string{think, think + "<answer>gold</answer>"}, .2, 1, 0, .8, "a correction stands between"},
 		{[]string{think + "<answer>gold</answer> behind"}, .2, 1, 1, 1, "replies are cut after their action, as Search-R1 does, in both modes"},
+		{[]string{" ", think + "<answer>gold</answer>"}, .2, 1, 0, .8, "likewise where the reply itself said nothing"},
 		{[]string{"", "", ""}, .2, 0, 0, 0, "empty replies"},
 	} {
 		for _, mode := range modes {
@@ -515,6 +516,28 @@ func TestReward(t *testing.T) {
 				t.Errorf("%s: %q: %s: got %+v, want answer %v, format %v, value %v", mode, c.turns, c.reason, got, c.answer, c.format, c.value)
 			}
 		}
+	}
+}
+
+// TestEmptyGold: a gold that normalizes to nothing is data's to find (data.CheckGolds). Exact match itself is the
+// reference's, to which such a gold equals an empty answer.
+func TestEmptyGold(t *testing.T) {
+	got := play(t, rollout.NewScriptedPolicy("<answer></answer>"), rollouttest.Passages(), config(rollout.Chat, 1), "q")
+	if r := searchr1.Score(got, []string{"gold", "The"}, 0); r.Value != 1 {
+		t.Errorf("got %+v, want 1", r)
+	}
+}
+
+func TestTopK(t *testing.T) {
+	searcher := rollouttest.SearchFunc(func(_ context.Context, query string, k int) ([]data.Hit, error) {
+		if k != 3 {
+			t.Errorf("asked for %d passages, want Search-R1's 3", k)
+		}
+		return nil, nil
+	})
+	got := play(t, rollout.NewScriptedPolicy("<search>q</search>", "<answer>x</answer>"), searcher, config(rollout.Chat, 1), "q")
+	if got, want := got.Turns[0].Observation, "\n\n<information></information>\n\n"; got != want {
+		t.Errorf("nothing found: got observation %q, want %q", got, want)
 	}
 }
 

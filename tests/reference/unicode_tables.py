@@ -1,5 +1,5 @@
 """Writes policy/tokenizer/tables.go: the letters and numbers of Hugging Face tokenizers' regular expressions, measured by
-splitting a text of every code point; and checks newerThanHF of policy/tokenizer/nfc.go against its NFC.
+splitting a text of every code point.
 
     python3 -m venv VENV && VENV/bin/pip install tokenizers==0.22.1
     VENV/bin/python tests/reference/unicode_tables.py > policy/tokenizer/tables.go

@@ -18,6 +18,7 @@ import tempfile
 import time
 
 import nbformat
+import psutil
 from jupyter_client.kernelspec import NoSuchKernel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -122,6 +123,20 @@ exit $status
         return None
 
 
+def sweep():
+    """Kills what the kernel left behind: a cell's process and what that started, gopls, daemons of a cell.
+
+    Jupyter kills the kernel alone, and GoNB's gopls has a session of its own. All of them have the temporary folder of
+    this run, which is its own, in their environment.
+    """
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get("TMPDIR") == os.environ["TMPDIR"]:
+                process.kill()
+        except psutil.Error:
+            pass  # it has ended, or belongs to somebody else
+
+
 class Client(NotebookClient):
     """Sends a cell's shell code through the runner without changing the notebook."""
 
@@ -152,7 +167,10 @@ def text_of(cell, error):
     """What a person should read of a failed cell: the error, and above it what stderr said last."""
     text = ANSI.sub("", "\n".join(error.get("traceback") or []) or error.get("evalue", "")).strip()
     said = ANSI.sub("", "".join(o.get("text", "") for o in cell.outputs if o.get("output_type") == "stream" and o.get("name") == "stderr")).strip()
-    if re.fullmatch(r"exit status \d+|signal: .*", error.get("evalue", "").strip()) and said:
+    if re.fullmatch(r"exit status \d+|signal: .*", text) and said:
+        if said == text:  # a test's failures stand in stdout
+            out = "".join(o.get("text", "") for o in cell.outputs if o.get("output_type") == "stream" and o.get("name") == "stdout")
+            said = ANSI.sub("", out + text).strip()
         lines = said.split("\n")
         if len(lines) > 30:
             lines = lines[:15] + [f"... {len(lines) - 30} lines are left out, the executed notebook has them ..."] + lines[-15:]
@@ -196,25 +214,19 @@ async def execute(config, nb, folder):
                     resources={"metadata": {"path": config["cwd"]}}, shutdown_kernel="immediate",
                     extra_arguments=config["flags"] if gonb else [])
     client.shell = shell
-    counts, group = {}, None
+    counts = {}
     log = open(config["log"], "w")
     try:
         setup = client.async_setup_kernel(stderr=log, stdout=log, env=shell.environ() if gonb else dict(os.environ))
         async with setup:
             if gonb:
                 client.watch_shell()
-            group = getattr(client.km.provisioner, "pgid", None)
             await run_cells(config, nb, client, shell if gonb else None, client.km.provisioner.pid, counts)
     except NoSuchKernel as err:
         raise Failed("setup", f'no kernel named "{err.name}"; `soarbook setup` installs "{config["gonb"]}"') from err
     finally:
         log.close()
-        # Jupyter kills the kernel alone; a cell's process, and what that started, live on in the kernel's group.
-        if group and group != os.getpgrp():
-            try:
-                os.killpg(group, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        sweep()
 
 
 async def run_cells(config, nb, client, shell, pid, counts):

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -19,6 +20,8 @@ import (
 
 //go:embed driver.py
 var driver []byte
+
+var ansi = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // Runner runs notebooks with the private Python environment's nbclient.
 type Runner struct {
@@ -49,11 +52,11 @@ type CellError struct {
 }
 
 func (e *CellError) Error() string {
-	where := fmt.Sprintf("%s: cell %d", e.Notebook, e.Cell)
-	if e.Line > 0 {
-		where += fmt.Sprintf(", line %d", e.Line)
+	where := fmt.Sprintf("line %d, `%s`", e.Line, strings.TrimSpace(e.Source))
+	if e.Line == 0 {
+		where = fmt.Sprintf("which begins with `%s`", strings.TrimSpace(e.Source))
 	}
-	return fmt.Sprintf("%s: `%s`: %s\nthe cells up to there are in %s", where, strings.TrimSpace(e.Source), strings.TrimSpace(e.Text), e.Executed)
+	return fmt.Sprintf("%s: cell %d, %s: %s\nthe cells up to there are in %s", e.Notebook, e.Cell, where, strings.TrimSpace(e.Text), e.Executed)
 }
 
 // event is what the driver says.
@@ -177,7 +180,7 @@ func (r *Runner) failure(path string, e event, res Result, log string) error {
 		if err != nil {
 			text = []byte(err.Error())
 		}
-		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		lines := strings.Split(strings.TrimSpace(ansi.ReplaceAllString(string(text), "")), "\n")
 		said := e.Error + "; its log ends:\n" + strings.Join(lines[max(0, len(lines)-10):], "\n")
 		if e.Cell > 0 {
 			return &CellError{Notebook: path, Cell: e.Cell, Line: e.Line, Source: e.Source, Text: said, Executed: res.Notebook}
