@@ -133,9 +133,11 @@ func (p *Policy) sample(ctx context.Context, pending []*sample) error {
 		if len(active) == 0 {
 			continue
 		}
+		start := time.Now()
 		if err := p.decode(ctx, active, len(pending)); err != nil {
 			return err
 		}
+		p.stats.DecodeSeconds += time.Since(start).Seconds()
 		active = p.store(active)
 	}
 	return nil
@@ -173,10 +175,11 @@ func (p *Policy) admit(ctx context.Context, samples []*sample) error {
 			r.release()
 		}
 	}()
-	before := p.stats.PrefilledTokens
+	before, start := p.stats.PrefilledTokens, time.Now()
 	if err := p.read(ctx, readings, nil); err != nil {
 		return err
 	}
+	p.stats.PrefillSeconds += time.Since(start).Seconds()
 	e := p.engine
 	batch := batchFor(len(samples))
 	host := make([]float32, batch*e.cfg.HiddenSize)

@@ -40,7 +40,7 @@ func hasXLA(t testing.TB) bool {
 	return true
 }
 
-func open(t testing.TB, name string, o Options) *Policy {
+func openOn(t testing.TB, name string, o Options) *Policy {
 	t.Helper()
 	p, err := Open(context.Background(), name, o)
 	if err != nil {
@@ -58,6 +58,23 @@ func on(device string) Options {
 	o := DefaultOptions()
 	o.Device = device
 	return o
+}
+
+var shared = map[string]*Policy{}
+
+// sharedOn returns a policy that tests share, so that XLA compiles its programs once. It has cached nothing.
+func sharedOn(t testing.TB, name, device string) *Policy {
+	t.Helper()
+	key := name + " " + device
+	if shared[key] == nil {
+		p, err := Open(context.Background(), name, on(device))
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared[key] = p // lives as long as the process
+	}
+	shared[key].Forget()
+	return shared[key]
 }
 
 // reference is testdata/*/reference.json, as far as this package reads it.
@@ -119,7 +136,7 @@ func TestGolden(t *testing.T) {
 			t.Run(name+"/"+d, func(t *testing.T) {
 				ctx := context.Background()
 				dir := filepath.Join("testdata", name)
-				p := open(t, dir, on(d))
+				p := sharedOn(t, dir, d)
 				ids := want.trajectories()
 
 				got, err := p.LogProbs(ctx, ids, LogProbOptions{})
@@ -143,7 +160,7 @@ func TestGolden(t *testing.T) {
 
 				o := on(d)
 				o.Adapter = filepath.Join(dir, "adapter")
-				adapted := open(t, dir, o)
+				adapted := openOn(t, dir, o)
 				got, err = adapted.LogProbs(ctx, ids, LogProbOptions{})
 				if err != nil {
 					t.Fatal(err)

@@ -96,5 +96,6 @@ func (p *Policy) LogProbs(ctx context.Context, ids [][]int32, o LogProbOptions) 
 	if err := p.read(ctx, readings, see); err != nil {
 		return nil, fmt.Errorf("policy %s: log-probabilities: %w", p.name, err)
 	}
+	p.stats.PrefillSeconds += time.Since(start).Seconds()
 	return result, nil
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/soarbook/soarbook/data/asset"
+	"github.com/soarbook/soarbook/policy/chat"
 	"github.com/soarbook/soarbook/policy/checkpoint"
 	"github.com/soarbook/soarbook/policy/device"
 	"github.com/soarbook/soarbook/policy/sampling"
@@ -78,6 +79,8 @@ type Stats struct {
 	Compilations    int     // compiled programs
 	CompileSeconds  float64 // of which Seconds includes those that calls waited for
 	Seconds         float64 // in Generate and LogProbs
+	PrefillSeconds  float64 // of which reading contexts
+	DecodeSeconds   float64 // of which sampling after the first token of each completion
 	CachedRows      int     // contexts whose keys and values are kept
 	CachedBytes     int64   // device memory of them
 }
@@ -88,6 +91,7 @@ type Policy struct {
 	name         string
 	config       checkpoint.Config
 	tokenizer    *tokenizer.Tokenizer // nil for a directory without one
+	template     *chat.Template       // nil for a model without one
 	eos          []int32
 	contextLimit int
 	maxBatch     int
@@ -106,6 +110,10 @@ func Open(ctx context.Context, name string, o Options) (*Policy, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+	return open(ctx, name, o, func() (*device.Device, error) { return device.Open(o.Device) })
+}
+
+func open(ctx context.Context, name string, o Options, openDevice func() (*device.Device, error)) (*Policy, error) {
 	path, err := locate(name)
 	if err != nil {
 		return nil, err
@@ -125,6 +133,12 @@ func Open(ctx context.Context, name string, o Options) (*Policy, error) {
 	if p.tokenizer != nil && p.tokenizer.VocabSize() > c.Config.VocabSize {
 		return nil, fmt.Errorf("policy %s: the tokenizer does not fit the model: its ids go up to %d, the model's vocabulary to %d; use the tokenizer.json that came with these weights", name, p.tokenizer.VocabSize()-1, c.Config.VocabSize-1)
 	}
+	if p.tokenizer != nil && p.tokenizer.ChatTemplate() != "" {
+		p.template, err = chat.New(p.tokenizer.ChatTemplate(), chat.Tokens{Named: p.tokenizer.NamedTokens(), Special: p.tokenizer.SpecialTokens()})
+		if err != nil {
+			return nil, fmt.Errorf("policy %s: %w", name, err)
+		}
+	}
 	p.findEOS()
 
 	var lora *checkpoint.Adapter
@@ -134,7 +148,7 @@ func Open(ctx context.Context, name string, o Options) (*Policy, error) {
 		}
 		defer lora.Close() //nolint:errcheck // as above
 	}
-	if p.device, err = device.Open(o.Device); err != nil {
+	if p.device, err = openDevice(); err != nil {
 		return nil, fmt.Errorf("policy %s: %w", name, err)
 	}
 	w, err := loadWeights(ctx, c, p.device)
@@ -286,4 +300,17 @@ func (p *Policy) Decode(ids []int32) string {
 		return ""
 	}
 	return tokenizer.Replace(p.tokenizer.Decode(ids))
+}
+
+// RenderChat renders messages with the model's own chat template. With addGenerationPrompt the text ends where the
+// assistant's reply begins.
+func (p *Policy) RenderChat(messages []sampling.Message, addGenerationPrompt bool) (sampling.Text, error) {
+	if p.template == nil {
+		return nil, fmt.Errorf("policy %s: it has no chat template; use completion mode", p.name)
+	}
+	text, err := p.template.Render(messages, addGenerationPrompt)
+	if err != nil {
+		return nil, fmt.Errorf("policy %s: %w", p.name, err)
+	}
+	return text, nil
 }

@@ -1,6 +1,7 @@
 package retrieval_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -42,6 +43,40 @@ func TestMeasuresByHand(t *testing.T) {
 	none := map[string]int{"a": 0}
 	if got := retrieval.NDCG([]string{"a"}, none, 10) + retrieval.Recall([]string{"a"}, none, 10); got != 0 {
 		t.Errorf("without a relevant passage: %v, want 0", got)
+	}
+}
+
+// TestAgainstTrecEval compares with what trec_eval printed; testdata/README.md says where the file comes from.
+func TestAgainstTrecEval(t *testing.T) {
+	content, err := os.ReadFile("testdata/trec.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden struct {
+		Cases []struct {
+			Ranking    []string
+			Judged     map[string]int
+			NDCG10     float64 `json:"ndcg_10"`
+			Recall5    float64 `json:"recall_5"`
+			Reciprocal float64 `json:"recip_rank"`
+		}
+	}
+	if err := json.Unmarshal(content, &golden); err != nil {
+		t.Fatal(err)
+	}
+	if len(golden.Cases) != 100 {
+		t.Fatalf("trec.json holds %d cases, want 100", len(golden.Cases))
+	}
+	for i, c := range golden.Cases {
+		for name, pair := range map[string][2]float64{
+			"nDCG@10":         {retrieval.NDCG(c.Ranking, c.Judged, 10), c.NDCG10},
+			"recall@5":        {retrieval.Recall(c.Ranking, c.Judged, 5), c.Recall5},
+			"reciprocal rank": {retrieval.ReciprocalRank(c.Ranking, c.Judged, len(c.Ranking)), c.Reciprocal},
+		} {
+			if math.Abs(pair[0]-pair[1]) > 1e-9 {
+				t.Errorf("case %d: %s = %v, want %v", i, name, pair[0], pair[1])
+			}
+		}
 	}
 }
 

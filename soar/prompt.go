@@ -42,13 +42,40 @@ func RecallPrompt(query string) []sampling.Message {
 // gives "".
 func FormatPassages(hits []data.Hit) string {
 	var b strings.Builder
-	for i, h := range hits {
-		if i > 0 {
-			b.WriteByte('\n')
-		}
-		fmt.Fprintf(&b, "Doc %d(Title: \"%s\") %s", i+1, h.Title, h.Text)
+	for _, p := range listed(hits) {
+		b.WriteString(p.text)
 	}
 	return b.String()
+}
+
+// piece is a stretch of the list of passages.
+type piece struct {
+	text     string
+	evidence bool // a title or a text of a passage, not what numbers and labels it
+}
+
+func listed(hits []data.Hit) []piece {
+	var pieces []piece
+	for i, h := range hits {
+		label := fmt.Sprintf("Doc %d(Title: \"", i+1)
+		if i > 0 {
+			label = "\n" + label
+		}
+		pieces = append(pieces, piece{label, false}, piece{h.Title, true}, piece{"\") ", false}, piece{h.Text, true})
+	}
+	return pieces
+}
+
+// passageTexts returns the titles and texts within the first n bytes of the list of passages; the last one may be cut.
+func passageTexts(hits []data.Hit, n int) []string {
+	var texts []string
+	for _, p := range listed(hits) {
+		if p.text = p.text[:min(n, len(p.text))]; p.evidence && p.text != "" {
+			texts = append(texts, p.text)
+		}
+		n -= len(p.text)
+	}
+	return texts
 }
 
 // Observation returns the one observation that answers a query, its two streams labelled. Streams are quoted as they are.

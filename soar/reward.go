@@ -54,8 +54,11 @@ func Score(t *rollout.Trajectory, golds []string, v Variant) Reward {
 	}
 	r := Reward{Known: true}
 	if t.Selected != nil {
-		// The episode ended by a legal declaration, and one rejection would have ended it before.
-		r.Format = 1
+		// The episode ended by a legal declaration, and one rejection would have ended it before; a record that someone else made
+		// may hold one.
+		if t.InvalidTurns() == 0 {
+			r.Format = 1
+		}
 		if data.ExactMatch(t.Selected.Content, golds) {
 			r.Answer = 1
 		}
@@ -73,13 +76,17 @@ func Score(t *rollout.Trajectory, golds []string, v Variant) Reward {
 }
 
 // Evidence returns what a stream brought over all searches of the episode, as the policy saw it: text that an observation's limit
-// cut off is none.
+// cut off is none. Of the external stream it is the titles and the texts of the passages; what numbers and labels them is none.
 func Evidence(t *rollout.Trajectory, stream Stream) []string {
 	var texts []string
 	for _, turn := range t.Turns {
 		for _, part := range turn.Parts {
-			if part.Body && (part.Source == rollout.Recall) == (stream == Internal) && (stream == Internal || stream == External) {
+			switch {
+			case !part.Body:
+			case stream == Internal && part.Source == rollout.Recall:
 				texts = append(texts, part.Text)
+			case stream == External && part.Source == rollout.Observation:
+				texts = append(texts, passageTexts(turn.Hits, len(part.Text))...)
 			}
 		}
 	}

@@ -135,7 +135,9 @@ func play(t *testing.T, mode rollout.Mode, question string, turns, recall []stri
 	return a, e.Trajectory(), policy
 }
 
-func hit(title, text string) data.Hit { return data.Hit{Passage: data.Passage{Title: title, Text: text}} }
+func hit(title, text string) data.Hit {
+	return data.Hit{Passage: data.Passage{Title: title, Text: text}}
+}
 
 func TestRewards(t *testing.T) {
 	const (

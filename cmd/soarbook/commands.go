@@ -10,7 +10,12 @@ func commands() []*cobra.Command {
 		doctorCommand(),
 		labCommand(),
 		executeCommand(),
+		dataCommand(),
+		indexCommand(),
+		searchCommand(),
+		retrieverCommand(),
 		generateCommand(),
 		scoreCommand(),
+		benchCommand(),
 	}
 }

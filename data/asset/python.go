@@ -141,7 +141,7 @@ func (c *Cache) PipInstall(ctx context.Context, what, requirements string, args 
 		"--only-binary", ":all:", "--progress-bar", "off", "-r", requirements}, args...)
 	cmd := exec.CommandContext(ctx, c.PythonBin(), args...)
 	var out bytes.Buffer
-	lines := &lineFilter{w: c.Progress, prefix: "  ", keep: []string{"Collecting ", "Downloading ", "Installing "}}
+	lines := &lineFilter{w: c.Progress, prefix: "  ", keep: []string{"Downloading ", "Using cached "}}
 	cmd.Stdout = io.MultiWriter(&out, lines)
 	cmd.Stderr = &out
 	if err := run(cmd); err != nil {

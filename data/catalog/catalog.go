@@ -150,12 +150,16 @@ func Build(ctx context.Context, config Config, logger *slog.Logger) (Manifest, e
 			return fmt.Errorf("catalogue %s: %w", config.Catalog, err)
 		}
 		m.Usable, m.LeftOut = usable, left
-		return errors.Join(
-			manifest.WriteJSONL(m.Files, dir, PassagesFile, passages),
-			manifest.WriteJSONL(m.Files, dir, TrainFile, train),
-			manifest.WriteJSONL(m.Files, dir, ValidationFile, validation),
-			manifest.Write(filepath.Join(dir, ManifestFile), m),
-		)
+		if err := manifest.WriteJSONL(m.Files, dir, PassagesFile, passages); err != nil {
+			return err
+		}
+		if err := manifest.WriteJSONL(m.Files, dir, TrainFile, train); err != nil {
+			return err
+		}
+		if err := manifest.WriteJSONL(m.Files, dir, ValidationFile, validation); err != nil {
+			return err
+		}
+		return manifest.Write(filepath.Join(dir, ManifestFile), m)
 	})
 	if err != nil {
 		return Manifest{}, err

@@ -78,14 +78,19 @@ func buildFrom(ctx context.Context, toolchain Toolchain, output string, logger *
 		for i, record := range records {
 			passages[i] = record.Passage()
 		}
-		return errors.Join(
-			manifest.WriteJSONL(kb.Manifest.Files, dir, PassagesFile, passages),
-			manifest.WriteJSONL(kb.Manifest.Files, dir, RecordsFile, records),
-			manifest.WriteJSONL(kb.Manifest.Files, dir, TrainFile, splits.Train),
-			manifest.WriteJSONL(kb.Manifest.Files, dir, ValidationFile, splits.Validation),
-			manifest.WriteJSONL(kb.Manifest.Files, dir, TestFile, splits.Test),
-			manifest.Write(filepath.Join(dir, ManifestFile), kb.Manifest),
-		)
+		for _, step := range []func() error{
+			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, PassagesFile, passages) },
+			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, RecordsFile, records) },
+			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, TrainFile, splits.Train) },
+			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, ValidationFile, splits.Validation) },
+			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, TestFile, splits.Test) },
+			func() error { return manifest.Write(filepath.Join(dir, ManifestFile), kb.Manifest) },
+		} {
+			if err := step(); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err

@@ -46,8 +46,10 @@ func build(t *testing.T) *gostd.KB {
 	return kb
 }
 
-func TestBuildIsDeterministic(t *testing.T) {
+func TestBuild(t *testing.T) {
 	a, b := build(t), build(t)
+	t.Run("records", func(t *testing.T) { testRecords(t, a) })
+	t.Run("questions", func(t *testing.T) { testQuestions(t, a) })
 	got, want := readTree(t, b.Dir), readTree(t, a.Dir)
 	if len(want) != 6 {
 		t.Errorf("the knowledge base has %d files, want 6", len(want))
@@ -59,8 +61,7 @@ func TestBuildIsDeterministic(t *testing.T) {
 	}
 }
 
-func TestRecords(t *testing.T) {
-	kb := build(t)
+func testRecords(t *testing.T, kb *gostd.KB) {
 	records, err := kb.Records()
 	if err != nil {
 		t.Fatal(err)
@@ -123,8 +124,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-func TestQuestions(t *testing.T) {
-	kb := build(t)
+func testQuestions(t *testing.T, kb *gostd.KB) {
 	records, err := kb.Records()
 	if err != nil {
 		t.Fatal(err)
@@ -256,9 +256,6 @@ func TestEnsure(t *testing.T) {
 }
 
 func TestBuildErrors(t *testing.T) {
-	if _, err := gostd.Build(t.Context(), t.TempDir()+"/a", nil); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	parent := t.TempDir()
@@ -295,4 +292,21 @@ func ExampleRecord_Passage() {
 	// strings.Builder.Len
 	// https://pkg.go.dev/strings#Builder.Len
 	// Len returns the number of accumulated bytes.
+}
+
+func ExampleBuild() {
+	parent, err := os.MkdirTemp("", "")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(parent)
+	kb, err := gostd.Build(context.Background(), filepath.Join(parent, "kb"), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	records, err := kb.Records()
+	fmt.Println(records[0].UID, records[0].URL, err)
+	// Output: archive/tar https://pkg.go.dev/archive/tar <nil>
 }

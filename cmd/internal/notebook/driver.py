@@ -9,6 +9,7 @@ this file explain what GoNB v0.11.4 does.
 """
 
 import asyncio
+import glob
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 
 import nbformat
 import psutil
@@ -25,8 +27,9 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat.v4 import new_output
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
-# "[[ Cell [6] Line 2 ]]" in the stack of a panic, "Cell[10]: Line 2" above a compile error: execution counts.
-FRAME = re.compile(r"Cell ?\[(\d+)\]:? Line (\d+)")
+# "[[ Cell [6] Line 2 ]]" in the stack of a panic, "Cell[10]: Line 2" above a compile error: execution counts; or a line
+# of the compiled file that GoNB did not map.
+FRAME = re.compile(r"Cell ?\[(\d+)\]:? Line (\d+)|\b(main(?:_test)?\.go):(\d+)")
 
 
 def emit(**event):
@@ -182,11 +185,13 @@ def place(nb, index, counts, text):
     """The cell, line and source line that an error names; the failing cell's first line where it names none."""
     fallback = None
     for match in FRAME.finditer(text):
-        found = counts.get(int(match[1]))
+        if match[1]:
+            found, line = counts.get(int(match[1])), int(match[2])
+        else:
+            found, line = compiled(nb, index, match[3], int(match[4]))
         if found is None:
             continue
         lines = nb.cells[found].source.split("\n")
-        line = int(match[2])
         if not 1 <= line <= len(lines):
             continue
         if found == index:
@@ -194,7 +199,7 @@ def place(nb, index, counts, text):
         fallback = fallback or (found, line, lines[line - 1])
     if fallback:
         return fallback
-    # Python: "Cell In[3], line 2" or "----> 2 ".
+    # Python: "Cell In[3], line 2".
     match = re.search(r"Cell In\[\d+\], line (\d+)", text)
     lines = nb.cells[index].source.split("\n")
     if match and 1 <= int(match[1]) <= len(lines):
@@ -202,6 +207,28 @@ def place(nb, index, counts, text):
     # No place: os.Exit, log.Fatal, a killed process.
     first = next((i for i, line in enumerate(lines) if line.strip()), 0)
     return index, 0, lines[first]
+
+
+def compiled(nb, index, name, number):
+    """The cell and line of a line of the Go file that GoNB compiled, found by its text, where only one line has it.
+
+    GoNB maps a stack's lines by itself, but not those of a path that a program wrote in two pieces, nor a test's.
+    """
+    paths = glob.glob(os.path.join(glob.escape(os.environ["TMPDIR"]), "gonb_*", name))
+    if len(paths) != 1:
+        return None, 0
+    with open(paths[0], encoding="utf-8") as f:
+        lines = f.read().split("\n")
+    if not 1 <= number <= len(lines) or not lines[number - 1].strip():
+        return None, 0
+    want = lines[number - 1].strip()
+    for found in range(index, -1, -1):
+        if nb.cells[found].cell_type != "code":
+            continue
+        same = [n for n, line in enumerate(nb.cells[found].source.split("\n"), 1) if line.strip() == want]
+        if same:
+            return (found, same[0]) if len(same) == 1 else (None, 0)
+    return None, 0
 
 
 async def execute(config, nb, folder):
@@ -219,6 +246,7 @@ async def execute(config, nb, folder):
     try:
         setup = client.async_setup_kernel(stderr=log, stdout=log, env=shell.environ() if gonb else dict(os.environ))
         async with setup:
+            stop_on_signals()
             if gonb:
                 client.watch_shell()
             await run_cells(config, nb, client, shell if gonb else None, client.km.provisioner.pid, counts)
@@ -269,8 +297,8 @@ async def run_cells(config, nb, client, shell, pid, counts):
                 line, text = bad
                 cell.outputs.append(new_output("error", ename="ERROR", evalue=text, traceback=[text]))
                 said = "".join(o.get("text", "") for o in cell.outputs if o.get("output_type") == "stream").strip()
-                raise Failed("cell", "\n".join((said.split("\n") + [text])[-15:]) if said and text not in said else text,
-                             index + 1, line, cell.source.split("\n")[line - 1])
+                said = said.removesuffix(text).strip()
+                raise Failed("cell", "\n".join([*said.split("\n")[-15:], text]).strip(), index + 1, line, cell.source.split("\n")[line - 1])
         emit(event="cell", cell=index + 1, of=total, seconds=round(time.monotonic() - begun, 2))
 
 
@@ -306,11 +334,15 @@ def html(nb, title):
     return body
 
 
-async def main(config):
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
+def stop_on_signals():
+    """Makes a signal cancel the task. nbclient's own handler kills the kernel under the cell that runs."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
+
+
+async def main(config):
+    stop_on_signals()
     with open(config["input"], encoding="utf-8") as f:
         nb = nbformat.read(f, as_version=4)
     for cell in nb.cells:
@@ -326,6 +358,8 @@ async def main(config):
         result = dict(event="failed", kind="stopped", error="stopped", cell=0, line=0, source="")
     except RuntimeError as err:  # nbclient: the kernel ended before it replied to kernel_info
         result = dict(event="failed", kind="kernel", error=str(err), cell=0, line=0, source="")
+    except Exception:
+        result = dict(event="failed", kind="driver", error=traceback.format_exc(), cell=0, line=0, source="")
     replace(config["output"], nbformat.writes(nb) + "\n")
     if config["html"]:
         replace(config["html"], html(nb, config["title"]))

@@ -164,11 +164,18 @@ func (e *Env) gostd(ctx context.Context) error { _, err := gostd.Ensure(ctx); re
 
 // hasGostd looks for the knowledge base of the Go version in use without opening it.
 func (e *Env) hasGostd() (string, bool) {
-	dirs, err := filepath.Glob(filepath.Join(e.Cache.Dir, "kb", "gostd", runtime.Version()+"-*"))
-	if err != nil || len(dirs) == 0 {
-		return "none for " + runtime.Version() + " in " + filepath.Join(e.Cache.Dir, "kb", "gostd"), false
+	base := filepath.Join(e.Cache.Dir, "kb", "gostd")
+	dirs, err := filepath.Glob(filepath.Join(base, runtime.Version()+"-*"))
+	if err != nil {
+		return err.Error(), false
 	}
-	return dirs[len(dirs)-1], true
+	for _, dir := range dirs {
+		// Its index lies beside it, under its name with an ending.
+		if filepath.Ext(strings.TrimPrefix(filepath.Base(dir), runtime.Version())) == "" {
+			return dir, true
+		}
+	}
+	return "none for " + runtime.Version() + " in " + base, false
 }
 
 // state is a marker of something that was installed from known inputs.
@@ -390,6 +397,27 @@ func (e *Env) kernelFile() string {
 // KernelFlags are GoNB's flags beside the connection file: cells import this checkout.
 func (e *Env) KernelFlags() []string { return []string{"-go_work=" + e.Root} }
 
+// goShim stands for go on the kernel's PATH. GoNB runs a bare `go get` before every cell, which asks the network for
+// each module that the cell imports and this checkout requires (the cell's own module does not), although the workspace
+// has them. The shim answers that call, and leaves every other to the real go: nothing is downloaded behind a cell, and
+// a cell that wants a new module says so with `!*go get MODULE@VERSION`.
+const goShim = `#!/bin/sh
+if [ "$PWD" = "$GONB_TMP_DIR" ]; then
+  case "$*" in "get" | "get -t") exit 0 ;; esac
+fi
+here=$(dirname -- "$0")
+rest=:$PATH:
+while :; do
+  case "$rest" in *":$here:"*) rest="${rest%%":$here:"*}:${rest#*":$here:"}" ;; *) break ;; esac
+done
+PATH=${rest#:}
+PATH=${PATH%:}
+export PATH
+exec go "$@"
+`
+
+func (e *Env) shimFile() string { return filepath.Join(e.Bin(), "kernel", "go") }
+
 // kernelspec lies in the private environment: the user's own Jupyter does not see it.
 func (e *Env) kernelspec() ([]byte, error) {
 	spec := struct {
@@ -402,7 +430,7 @@ func (e *Env) kernelspec() ([]byte, error) {
 		append([]string{filepath.Join(e.Bin(), "gonb"), "--kernel", "{connection_file}"}, e.KernelFlags()...),
 		"Go (GoNB)", "go", "message",
 		// Jupyter replaces ${PATH}. GoNB looks for gopls and goimports there.
-		map[string]string{"PATH": e.Bin() + string(os.PathListSeparator) + "${PATH}", asset.CacheEnv: e.Cache.Dir},
+		map[string]string{"PATH": filepath.Dir(e.shimFile()) + string(os.PathListSeparator) + e.Bin() + string(os.PathListSeparator) + "${PATH}", asset.CacheEnv: e.Cache.Dir},
 	}
 	text, err := json.MarshalIndent(spec, "", " ")
 	return append(text, '\n'), err
@@ -423,6 +451,9 @@ func (e *Env) hasKernelspec() (string, bool) {
 	if !bytes.Equal(got, want) {
 		return e.kernelFile() + " is of another checkout or version", false
 	}
+	if shim, err := os.ReadFile(e.shimFile()); err != nil || string(shim) != goShim {
+		return e.shimFile() + " is missing or of another version", false
+	}
 	return e.kernelFile(), true
 }
 
@@ -433,6 +464,12 @@ func (e *Env) Kernelspec(context.Context) error {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(e.kernelFile()), 0o755); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(e.shimFile()), 0o755); err != nil {
+		return err
+	}
+	if err := renameio.WriteFile(e.shimFile(), []byte(goShim), 0o755); err != nil {
 		return err
 	}
 	return renameio.WriteFile(e.kernelFile(), text, 0o644)

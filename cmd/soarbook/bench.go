@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/soarbook/soarbook/bench"
+	"github.com/soarbook/soarbook/policy"
+	"github.com/soarbook/soarbook/policy/device"
+)
+
+// benchOptions are the flags that sections read.
+type benchOptions struct {
+	policy, device string
+	batches        []int
+	beir           []string
+}
+
+// benchSections are the parts of bench, in the order in which they run. What run returns is printed as it is ([fmt.Stringer]),
+// and is the section's value in --json.
+var benchSections = []struct {
+	name, about string
+	run         func(ctx context.Context, o benchOptions) ([]any, error)
+}{
+	{"policy", "prefill and decode, beside what this machine's memory and matrix products allow", func(ctx context.Context, o benchOptions) ([]any, error) {
+		r, err := bench.Policy(ctx, o.policy, o.device, o.batches)
+		if err != nil {
+			return nil, err
+		}
+		return []any{r}, nil
+	}},
+	{"retrieval", "index build rate, ranking quality, search latency", func(ctx context.Context, o benchOptions) ([]any, error) {
+		var rows []any
+		for _, collection := range append([]string{""}, o.beir...) { // "" is the built-in one
+			row, err := bench.Retrieval(ctx, collection)
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, row)
+		}
+		return rows, nil
+	}},
+}
+
+func benchCommand() *cobra.Command {
+	var names, about []string
+	for _, s := range benchSections {
+		names = append(names, s.name)
+		about = append(about, fmt.Sprintf("  %-10s %s", s.name, s.about))
+	}
+	var o benchOptions
+	var only []string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "bench [--only SECTION]…",
+		Short: "Measure speed and quality on this machine",
+		Long: `Measures what the README claims, on this machine, in sections:
+
+` + strings.Join(about, "\n") + `
+
+Whatever else the machine does at the same time makes the numbers worse. --json prints one document: a list for each
+section.`,
+		Example: `  soarbook bench
+  soarbook bench --only retrieval --beir ./scifact --json`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("bench: unexpected argument %q; choose sections as --only %s", args[0], strings.Join(names, " or --only "))
+			}
+			for _, name := range only {
+				if !slices.Contains(names, name) {
+					return usagef("bench: --only %q: want %s", name, strings.Join(names, " or "))
+				}
+			}
+			for _, b := range o.batches {
+				if b < 1 {
+					return usagef("bench: --batch %d: want 1 or more", b)
+				}
+			}
+			if !slices.Contains([]string{device.Best, device.XLACPU, device.XLACUDA, device.Go}, o.device) {
+				return usagef("bench: --device %q: want %s, %s or %s", o.device, device.XLACPU, device.XLACUDA, device.Go)
+			}
+			return runBench(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), o, only, asJSON)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVar(&only, "only", nil, "section to run ("+strings.Join(names, ", ")+"); may be repeated; all if not given")
+	flags.StringVar(&o.policy, "policy", policy.Default, "policy to measure: a built-in name or a directory")
+	flags.StringVar(&o.device, "device", device.Best, "xla:cpu, xla:cuda or go; the best one here if not given")
+	flags.IntSliceVar(&o.batches, "batch", []int{1, 4, 16}, "batch sizes of the policy")
+	flags.StringArrayVar(&o.beir, "beir", nil, "folder of a test collection in BEIR's layout, beside the built-in one; may be repeated")
+	flags.BoolVar(&asJSON, "json", false, "print one JSON document")
+	return cmd
+}
+
+func runBench(ctx context.Context, stdout, stderr io.Writer, o benchOptions, only []string, asJSON bool) error {
+	results := map[string][]any{}
+	for _, s := range benchSections {
+		if len(only) > 0 && !slices.Contains(only, s.name) {
+			continue
+		}
+		fmt.Fprintf(stderr, "bench: %s: %s\n", s.name, s.about)
+		rows, err := s.run(ctx, o)
+		if err != nil {
+			return err
+		}
+		results[s.name] = rows
+		if asJSON {
+			continue
+		}
+		for _, row := range rows {
+			if _, err := fmt.Fprintf(stdout, "%s\n\n", row); err != nil {
+				return fmt.Errorf("bench: %w", err)
+			}
+		}
+	}
+	if !asJSON {
+		return nil
+	}
+	encoder := json.NewEncoder(stdout)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(results); err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	return nil
+}
