@@ -266,6 +266,75 @@ func TestFailedRetrievalIsUnknown(t *testing.T) {
 	}
 }
 
+// The external evidence is titles and texts, up to where the observation was cut; what lists them is none.
+func TestEvidence(t *testing.T) {
+	hits := []data.Hit{hit("First", "one."), hit("", "two words"), hit("Third", "three")}
+	list := FormatPassages(hits)
+	for _, c := range []struct {
+		reason string
+		n      int
+		want   []string
+	}{
+		{"all of it", len(list), []string{"First", "one.", "two words", "Third", "three"}},
+		{"nothing", 0, nil},
+		{"a label alone", len(`Doc 1(Title: "`), nil},
+		{"cut within a title", len(`Doc 1(Title: "Fir`), []string{"Fir"}},
+		{"cut within a text", strings.Index(list, " words"), []string{"First", "one.", "two"}},
+	} {
+		record := &rollout.Trajectory{Turns: []rollout.Turn{{Hits: hits, Parts: []rollout.Segment{
+			{Text: "Doc", Source: rollout.Observation},
+			{Text: "recalled", Source: rollout.Recall, Body: true},
+			{Text: list[:c.n], Source: rollout.Observation, Body: true},
+		}}}}
+		if d := cmp.Diff(c.want, Evidence(record, External)); d != "" {
+			t.Errorf("%s (-want +got):\n%s", c.reason, d)
+		}
+		if d := cmp.Diff([]string{"recalled"}, Evidence(record, Internal)); d != "" {
+			t.Errorf("%s, internal (-want +got):\n%s", c.reason, d)
+		}
+		if got := Evidence(record, "both"); got != nil {
+			t.Errorf("%s: an unknown stream has evidence %q", c.reason, got)
+		}
+	}
+}
+
+// Each kind of rejection ends an episode at once, with its reason, without a reward, in both modes.
+func TestRejections(t *testing.T) {
+	for reason, reply := range map[string]string{
+		RejectNoAction: "Paris", RejectThink: "<think>Paris", RejectOutside: "<source>internal</source><answer>Paris</answer>.",
+		RejectNoSource: "<answer>Paris</answer>", RejectSource: "<source>both</source><answer>Paris</answer>",
+		RejectNested: "<source>internal</source><answer><search>Paris</answer>", RejectUnclosed: "<source>internal</source><answer>Paris",
+		RejectEmptyQuery: "<search></search>",
+	} {
+		for _, mode := range []rollout.Mode{rollout.Chat, rollout.Completion} {
+			_, got, _ := play(t, mode, "q", []string{"<search>q</search>", reply, "<source>internal</source><answer>Paris</answer>"}, []string{"Paris"}, nil)
+			if got.End != rollout.Invalid || len(got.Turns) != 2 || got.InvalidTurns() != 1 || got.Turns[1].Verdict.Reason != reason || got.Selected != nil {
+				t.Errorf("%s, %s: ended by %s after %d turns with verdict %+v", reason, mode, got.End, len(got.Turns), got.Turns[len(got.Turns)-1].Verdict)
+			}
+			if r := Score(got, []string{"Paris"}, SourceConsistent); r != (Reward{Known: true}) {
+				t.Errorf("%s, %s: got reward %+v, want none", reason, mode, r)
+			}
+		}
+	}
+}
+
+func TestScriptedRecallEnds(t *testing.T) {
+	a, err := New(NewScriptedPolicy([]string{"<search>q</search>"}, nil), rollout.NewScriptedSearcher(nil), DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := a.Start(rollout.ID{}, "q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Play(context.Background(), []*rollout.Episode{e}); !errors.Is(err, ErrRecallEnded) || !errors.Is(err, rollout.ErrScriptEnded) {
+		t.Errorf("got error %v", err)
+	}
+	if n := len(e.Trajectory().Turns); n != 0 {
+		t.Errorf("the episode has %d turns, want none: the step can be tried again", n)
+	}
+}
+
 func TestFabricated(t *testing.T) {
 	for _, tc := range []struct {
 		reason               string
