@@ -56,9 +56,8 @@ func ragged() []sampling.Request {
 	return []sampling.Request{
 		{IDs: ids(1, 5), Seed: 11, Params: params(70, 1)},
 		{IDs: ids(2, 40), Seed: 12, Params: params(20, 0)},
-		{IDs: ids(3, 1), Seed: 13, Params: params(1, 1)},
-		{IDs: ids(4, 90), Seed: 14, Params: nucleus},
-		{IDs: ids(5, 17), Seed: 15, Params: params(45, 0.6)},
+		{IDs: ids(3, 1), Seed: 13, Params: params(45, 0.6)},
+		{IDs: ids(4, 50), Seed: 14, Params: nucleus},
 	}
 }
 

@@ -95,7 +95,8 @@ type Policy struct {
 	eos          []int32
 	contextLimit int
 	maxBatch     int
-	readRows     int // rows that are read side by side
+	readRows     int // contexts that are read side by side, if
+	readTokens   int // that many tokens are enough to keep the device busy
 	device       *device.Device
 
 	turn   chan struct{} // holds one token while the engine is free
@@ -124,8 +125,8 @@ func open(ctx context.Context, name string, o Options, openDevice func() (*devic
 	}
 	defer c.Close() //nolint:errcheck // the weights are on the device; unmapping cannot lose anything
 	p := &Policy{
-		name: name, config: c.Config, contextLimit: min(c.Config.MaxPositions, o.MaxContext), maxBatch: o.MaxBatch, readRows: 4,
-		turn: make(chan struct{}, 1),
+		name: name, config: c.Config, contextLimit: min(c.Config.MaxPositions, o.MaxContext), maxBatch: o.MaxBatch,
+		readRows: 4, readTokens: 256, turn: make(chan struct{}, 1),
 	}
 	if p.tokenizer, err = openTokenizer(c, path); err != nil {
 		return nil, fmt.Errorf("policy %s: %w", name, err)
@@ -150,6 +151,9 @@ func open(ctx context.Context, name string, o Options, openDevice func() (*devic
 	}
 	if p.device, err = openDevice(); err != nil {
 		return nil, fmt.Errorf("policy %s: %w", name, err)
+	}
+	if p.device.HalfPrecision { // a GPU
+		p.readRows, p.readTokens = 8, 2048
 	}
 	w, err := loadWeights(ctx, c, p.device)
 	if err != nil {

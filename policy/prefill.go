@@ -50,7 +50,7 @@ func (p *Policy) read(ctx context.Context, all []*reading, see onChunk) error {
 	slices.SortStableFunc(waiting, func(a, b *reading) int { return (len(b.ids) - b.n) - (len(a.ids) - a.n) })
 	for len(waiting) > 0 {
 		n := 1
-		if len(waiting) > 2 {
+		if left := len(waiting[0].ids) - waiting[0].n; len(waiting) > 2 && p.readRows*chunkFor(left) <= p.readTokens {
 			n = min(p.readRows, len(waiting))
 		}
 		if err := p.readBatch(ctx, waiting[:n], see); err != nil {

@@ -210,6 +210,9 @@ func TestTwin(t *testing.T) {
 			want[at] = float32(logits[at][sequence[at+1]] - logSum(logits[at]))
 		}
 		for _, d := range devices(t) {
+			if d != device.Go && f.config.Architecture != checkpoint.Qwen3 {
+				continue // TestGolden has the other families on XLA
+			}
 			p := openOn(t, dir, on(d))
 			got, err := p.LogProbs(context.Background(), [][]int32{sequence}, LogProbOptions{})
 			if err != nil {
@@ -340,11 +343,14 @@ func TestHalfPrecision(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Close() //nolint:errcheck // always nil
-		got, err := p.LogProbs(context.Background(), want.trajectories()[:1], LogProbOptions{})
+		got, err := p.LogProbs(context.Background(), want.trajectories()[2:], LogProbOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantClose(t, name, got[0], want.NextTokenLogProbs[0], 0.1) // 8 bits of mantissa
+		wantClose(t, name, got[0], want.NextTokenLogProbs[2], 0.1) // 8 bits of mantissa
+		if name != device.Go {
+			continue // XLA's CPU backend is slow in bfloat16
+		}
 		c := generate(t, p, sampling.Request{IDs: ids(1, 20), Seed: 1, Params: params(40, 1)})[0]
 		p.Forget()
 		whole, err := p.LogProbs(context.Background(), [][]int32{slices.Concat(ids(1, 20), c.IDs)}, LogProbOptions{})
