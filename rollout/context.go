@@ -108,7 +108,7 @@ func (l *Loop) fits(turn *Turn, before int, env addition, segments []Segment) bo
 		turn.End = ContextLimit
 		return false
 	}
-	turn.Observation = text
+	turn.Observation, turn.Parts = text, segments
 	return true
 }
 

@@ -64,9 +64,9 @@ type Observed struct {
 
 // Segment is a stretch of an observation.
 type Segment struct {
-	Text   string
-	Source Source // [Observation] or [Recall]
-	Body   bool   // may lose its end when the observation is over its limit; tags are not body
+	Text   string `json:"text"`
+	Source Source `json:"source"`         // [Observation] or [Recall]; [Correction] in a correction
+	Body   bool   `json:"body,omitempty"` // may lose its end when the observation is over its limit; tags are not body
 }
 
 // SearchError is a retriever's failure. It ends its episode with an unknown reward.

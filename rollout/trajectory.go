@@ -92,6 +92,8 @@ type Turn struct {
 	// (after the cut, if it was cut) or a correction; empty where the episode ended. The template's text around it in
 	// chat mode is not part of it.
 	Observation string `json:"observation,omitempty"`
+	// Parts are the observation in parts, as they stand in the context after a cut: Observation is their concatenation.
+	Parts []Segment `json:"parts,omitempty"`
 
 	// From and To bound what the turn appended to the trajectory's ids: ids[From:To]. The reply was sampled from ids[:From].
 	From int   `json:"from"`

@@ -18,7 +18,7 @@ func dataCommand() *cobra.Command {
 		Args:  unknownCommand,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(dataGostdCommand(), dataQACommand())
+	cmd.AddCommand(dataGostdCommand(), dataCatalogCommand(), dataQACommand())
 	return cmd
 }
 

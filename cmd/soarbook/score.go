@@ -17,12 +17,13 @@ import (
 	"github.com/soarbook/soarbook/data"
 	"github.com/soarbook/soarbook/rollout"
 	"github.com/soarbook/soarbook/searchr1"
+	"github.com/soarbook/soarbook/soar"
 )
 
 func scoreCommand() *cobra.Command {
 	var method, mode, onInvalid, variant string
 	cmd := &cobra.Command{
-		Use:   "score --method searchr1 [--mode chat|completion] [--on-invalid retry|end] < episodes.jsonl",
+		Use:   "score --method searchr1|soar [--mode chat|completion] [--on-invalid retry|end] [--variant V] < episodes.jsonl",
 		Short: "Replay scripted episodes through the real agent loop",
 		Long: `Reads episodes from stdin, a JSON object on each line, plays each through the agent loop with a policy that says its
 script, and prints what came of it, a JSON object on each line. Blank lines are passed over.
@@ -34,14 +35,16 @@ A line in:
   max_turns   integer most replies before the extra one, 0 or more
   turns       strings what the policy says, one for each generation; what the loop does not ask for is not read
   passages    a list of {"title","text"} for each search that the loop performs, best first; the 3 best are used
-  recall      strings what isolated recall says for each search (soar; not read by searchr1)
+  recall      strings what isolated recall says for each search (soar; not used by searchr1)
 
 A line out: id, method, mode, searches (the queries that were performed), turns_used (the replies that were asked for,
 the extra one included), invalid_turns (how many of those had no action or an empty search), selected (the answer and
-the index, from 0, of the reply that gave it; null without one), components and reward.
+the index, from 0, of the reply that gave it; null without one), components and reward. soar adds source, the stream that
+the answer declares ("internal" or "external"; null without an answer), and its invalid_turns are rejections.
 
 A line that cannot be played gives {"id","error"}; the other lines are played all the same, and the exit code is 1. Golds
-that normalize to nothing are reported on stderr; a line that has no other gold is such an error.`,
+that normalize to nothing are reported on stderr; a line that has no other gold is such an error. Fields of other names are
+not read, and reported on stderr once for each name.`,
 		Example: `  soarbook score --method searchr1 --mode completion < episodes.jsonl`,
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -50,43 +53,49 @@ that normalize to nothing are reported on stderr; a line that has no other gold 
 			}
 			switch method {
 			case searchr1.Method:
-			case "soar":
-				return usagef("score: --method soar is not built yet; use --method searchr1")
+				if cmd.Flags().Changed("variant") {
+					return usagef("score: --variant %q: belongs to --method soar; leave it out", variant)
+				}
+			case soar.Method:
+				if cmd.Flags().Changed("on-invalid") {
+					return usagef("score: --on-invalid %q: belongs to --method searchr1; leave it out, a rejection ends a soar episode", onInvalid)
+				}
 			case "":
-				return usagef("score: --method is missing; use --method searchr1")
+				return usagef("score: --method is missing; use --method searchr1 or --method soar")
 			default:
 				return usagef("score: --method %q: want searchr1 or soar", method)
 			}
-			if cmd.Flags().Changed("variant") {
-				return usagef("score: --variant %q: belongs to --method soar; leave it out", variant)
-			}
-			config := scoreConfig()
-			switch config.Mode = rollout.Mode(mode); config.Mode {
+			switch rollout.Mode(mode) {
 			case rollout.Chat, rollout.Completion:
 			default:
 				return usagef("score: --mode %q: want chat or completion", mode)
 			}
-			switch config.OnInvalid = searchr1.OnInvalid(onInvalid); config.OnInvalid {
-			case searchr1.Retry, searchr1.End:
-			default:
-				return usagef("score: --on-invalid %q: want retry or end", onInvalid)
+			var play playFunc
+			if method == soar.Method {
+				if err := soar.Variant(variant).Validate(); err != nil {
+					return usagef("score: --variant %q: want %s or %s", variant, soar.SourceConsistent, soar.WithoutSourceReward)
+				}
+				play = soarPlay(rollout.Mode(mode), soar.Variant(variant))
+			} else {
+				switch searchr1.OnInvalid(onInvalid) {
+				case searchr1.Retry, searchr1.End:
+				default:
+					return usagef("score: --on-invalid %q: want retry or end", onInvalid)
+				}
+				play = searchr1Play(rollout.Mode(mode), searchr1.OnInvalid(onInvalid))
 			}
-			return score(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), config)
+			return score(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), play)
 		},
 	}
-	cmd.Flags().StringVar(&method, "method", "", "whose rules: searchr1 (soar is not built yet)")
+	cmd.Flags().StringVar(&method, "method", "", "whose rules: searchr1 or soar")
 	cmd.Flags().StringVar(&mode, "mode", string(rollout.Chat), "how the context is kept: chat or completion")
-	cmd.Flags().StringVar(&onInvalid, "on-invalid", string(searchr1.Retry), "what follows an invalid reply: retry or end")
-	cmd.Flags().StringVar(&variant, "variant", "", "soar's reward variant")
+	cmd.Flags().StringVar(&onInvalid, "on-invalid", string(searchr1.Retry), "what follows an invalid reply (searchr1): retry or end")
+	cmd.Flags().StringVar(&variant, "variant", string(soar.SourceConsistent), "which rewards count (soar): source-consistent or without-source-reward")
 	return cmd
 }
 
-// scoreConfig is Search-R1's defaults without limits on lengths: a script is played as it is written.
-func scoreConfig() searchr1.Config {
-	c := searchr1.DefaultConfig()
-	c.ResponseLimit, c.ObservationLimit, c.ContextLimit = rollout.NoLimit, rollout.NoLimit, rollout.NoLimit
-	return c
-}
+// playFunc plays a line and returns its line out.
+type playFunc func(ctx context.Context, line scoreLine) (any, error)
 
 // scoreLine is a line in.
 type scoreLine struct {
@@ -96,10 +105,12 @@ type scoreLine struct {
 	maxTurns int
 	turns    []string
 	passages [][]data.Hit
+	recall   []string
+	unknown  []string // names of the fields that are not read, those of passages included; sorted
 }
 
-// scoreResult is a line out.
-type scoreResult struct {
+// scoreEpisode is the beginning of a line out.
+type scoreEpisode struct {
 	ID           string             `json:"id"`
 	Method       string             `json:"method"`
 	Mode         rollout.Mode       `json:"mode"`
@@ -107,12 +118,31 @@ type scoreResult struct {
 	TurnsUsed    int                `json:"turns_used"`
 	InvalidTurns int                `json:"invalid_turns"`
 	Selected     *rollout.Selection `json:"selected"`
-	Components   scoreComponents    `json:"components"`
-	Reward       float64            `json:"reward"`
 }
 
-type scoreComponents struct {
+// searchr1Result is a line out of Search-R1.
+type searchr1Result struct {
+	scoreEpisode
+	Components searchr1Components `json:"components"`
+	Reward     float64            `json:"reward"`
+}
+
+type searchr1Components struct {
 	Answer float64 `json:"answer"`
+}
+
+// soarResult is a line out of SOAR.
+type soarResult struct {
+	scoreEpisode
+	Source     *string        `json:"source"` // nil without an answer
+	Components soarComponents `json:"components"`
+	Reward     float64        `json:"reward"`
+}
+
+type soarComponents struct {
+	Answer float64 `json:"answer"`
+	Format float64 `json:"format"`
+	Match  float64 `json:"match"`
 }
 
 // scoreFailure is a line out for a line that could not be played. ID is nil where the line does not tell it.
@@ -122,10 +152,11 @@ type scoreFailure struct {
 }
 
 // score plays the lines of in. Each result is written before the next line is played.
-func score(ctx context.Context, in io.Reader, out, log io.Writer, config searchr1.Config) error {
+func score(ctx context.Context, in io.Reader, out, log io.Writer, play playFunc) error {
 	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false) // "<answer>" is what people look for in it
 	lines, bad := 0, 0
+	noted := map[string]bool{}
 	for input := range readLines(ctx, in) {
 		if errors.Is(input.err, context.Canceled) || errors.Is(input.err, context.DeadlineExceeded) {
 			return fmt.Errorf("score: stopped before line %d: %w", input.number, input.err)
@@ -142,12 +173,18 @@ func score(ctx context.Context, in io.Reader, out, log io.Writer, config searchr
 		}
 		lines++
 		line, id, err := parseScoreLine(text)
+		for _, name := range line.unknown {
+			if !noted[name] {
+				noted[name] = true
+				fmt.Fprintf(log, "score: line %d: field %q is not read, here and on the lines that follow; the fields are %s\n", input.number, name, strings.Join(scoreFields, ", "))
+			}
+		}
 		var result any
 		if err == nil {
 			if _, empty := data.CheckGolds(line.golds); len(empty) > 0 {
 				fmt.Fprintf(log, "score: line %d: golds %q normalize to nothing, so an empty answer equals them; correct them\n", input.number, empty)
 			}
-			result, err = scoreEpisode(ctx, line, config)
+			result, err = play(ctx, line)
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("score: stopped at line %d: %w", input.number, ctx.Err())
@@ -233,15 +270,10 @@ func parseScoreLine(text []byte) (line scoreLine, id *string, err error) {
 	}
 	for name := range fields {
 		if !slices.Contains(scoreFields, name) {
-			// Of several, name the first in the alphabet, so that the output does not depend on map order.
-			for other := range fields {
-				if other < name && !slices.Contains(scoreFields, other) {
-					name = other
-				}
-			}
-			return line, id, fmt.Errorf("unknown field %q; the fields are %s", name, strings.Join(scoreFields, ", "))
+			line.unknown = append(line.unknown, name)
 		}
 	}
+	slices.Sort(line.unknown)
 	for _, name := range scoreFields[:5] {
 		if _, ok := fields[name]; !ok {
 			return line, id, fmt.Errorf("field %q is missing; add it (`soarbook score --help` has the fields)", name)
@@ -269,12 +301,14 @@ func parseScoreLine(text []byte) (line scoreLine, id *string, err error) {
 		return line, id, err
 	}
 	if raw := fields["passages"]; raw != nil && string(raw) != "null" {
-		if line.passages, err = decodePassages(raw); err != nil {
+		var unknown []string
+		if line.passages, unknown, err = decodePassages(raw); err != nil {
 			return line, id, err
 		}
+		line.unknown = append(line.unknown, unknown...)
 	}
 	if raw := fields["recall"]; raw != nil && string(raw) != "null" {
-		if _, err := decodeStrings(raw, "recall"); err != nil {
+		if line.recall, err = decodeStrings(raw, "recall"); err != nil {
 			return line, id, err
 		}
 	}
@@ -334,26 +368,27 @@ func decodeStrings(raw json.RawMessage, name string) ([]string, error) {
 	return texts, nil
 }
 
-func decodePassages(raw json.RawMessage) ([][]data.Hit, error) {
+// decodePassages also returns the names of the fields that passages have besides their own, as "passages.NAME", sorted.
+func decodePassages(raw json.RawMessage) (passages [][]data.Hit, unknown []string, err error) {
 	var searches []json.RawMessage
 	if err := decodeField(raw, "passages", "an array with an array of passages for each search", &searches); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	passages := make([][]data.Hit, len(searches))
+	passages = make([][]data.Hit, len(searches))
 	for i, search := range searches {
 		var hits []json.RawMessage
 		if err := decodeField(search, fmt.Sprintf("passages[%d]", i), "an array of passages", &hits); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		passages[i] = make([]data.Hit, len(hits))
 		for j, hit := range hits {
 			name := fmt.Sprintf("passages[%d][%d]", i, j)
 			if hit[0] != '{' {
-				return nil, fmt.Errorf(`field %q: got %s, want {"title":…,"text":…}`, name, shorten(hit))
+				return nil, nil, fmt.Errorf(`field %q: got %s, want {"title":…,"text":…}`, name, shorten(hit))
 			}
 			fields, err := objectFields(hit)
 			if err != nil {
-				return nil, fmt.Errorf("field %q: %w", name, err)
+				return nil, nil, fmt.Errorf("field %q: %w", name, err)
 			}
 			h := &passages[i][j]
 			for _, f := range []struct {
@@ -365,24 +400,21 @@ func decodePassages(raw json.RawMessage) ([][]data.Hit, error) {
 				delete(fields, f.name)
 				if !ok {
 					if f.name == "text" {
-						return nil, fmt.Errorf(`field %q: got no "text", want {"title":…,"text":…}`, name)
+						return nil, nil, fmt.Errorf(`field %q: got no "text", want {"title":…,"text":…}`, name)
 					}
 					continue
 				}
 				if err := decodeField(value, name+"."+f.name, f.want, f.into); err != nil {
-					return nil, err
+					return nil, nil, err
 				}
 			}
-			if len(fields) > 0 {
-				names := make([]string, 0, len(fields))
-				for unknown := range fields {
-					names = append(names, unknown)
-				}
-				return nil, fmt.Errorf("field %q: unknown field %q; a passage has title and text, and may have id, url and score", name, slices.Min(names))
+			for name := range fields {
+				unknown = append(unknown, "passages."+name)
 			}
 		}
 	}
-	return passages, nil
+	slices.Sort(unknown)
+	return passages, slices.Compact(unknown), nil
 }
 
 // shorten shows the beginning of a JSON value.
@@ -394,34 +426,80 @@ func shorten(raw []byte) string {
 	return string(raw)
 }
 
-// scoreEpisode plays one line.
-func scoreEpisode(ctx context.Context, line scoreLine, config searchr1.Config) (scoreResult, error) {
-	config.MaxTurns = line.maxTurns
-	agent, err := searchr1.New(rollout.NewScriptedPolicy(line.turns...), rollout.NewScriptedSearcher(line.passages...), config)
-	if err != nil {
-		return scoreResult{}, err
+// searchr1Play plays by Search-R1's defaults without limits on lengths: a script is played as it is written.
+func searchr1Play(mode rollout.Mode, onInvalid searchr1.OnInvalid) playFunc {
+	c := searchr1.DefaultConfig()
+	c.Mode, c.OnInvalid = mode, onInvalid
+	c.ResponseLimit, c.ObservationLimit, c.ContextLimit = rollout.NoLimit, rollout.NoLimit, rollout.NoLimit
+	return func(ctx context.Context, line scoreLine) (any, error) {
+		config := c
+		config.MaxTurns = line.maxTurns
+		agent, err := searchr1.New(rollout.NewScriptedPolicy(line.turns...), rollout.NewScriptedSearcher(line.passages...), config)
+		if err != nil {
+			return nil, err
+		}
+		t, err := playLine(ctx, &agent.Loop, line)
+		if err != nil {
+			return nil, err
+		}
+		reward := agent.Reward(t, line.golds)
+		return searchr1Result{episodeResult(line, t), searchr1Components{reward.Answer}, reward.Value}, nil
 	}
-	episode, err := agent.Start(rollout.ID{Question: line.id}, line.question)
+}
+
+// soarPlay plays by SOAR's defaults without limits on lengths.
+func soarPlay(mode rollout.Mode, variant soar.Variant) playFunc {
+	c := soar.DefaultConfig()
+	c.Mode, c.Variant = mode, variant
+	c.ResponseLimit, c.ObservationLimit, c.ContextLimit = rollout.NoLimit, rollout.NoLimit, rollout.NoLimit
+	return func(ctx context.Context, line scoreLine) (any, error) {
+		config := c
+		config.MaxTurns = line.maxTurns
+		agent, err := soar.New(soar.NewScriptedPolicy(line.turns, line.recall), rollout.NewScriptedSearcher(line.passages...), config)
+		if err != nil {
+			return nil, err
+		}
+		t, err := playLine(ctx, &agent.Loop, line)
+		if err != nil {
+			return nil, err
+		}
+		reward := agent.Reward(t, line.golds)
+		result := soarResult{episodeResult(line, t), nil, soarComponents{reward.Answer, reward.Format, reward.Match}, reward.Value}
+		if t.Selected != nil {
+			result.Source = &t.Turns[t.Selected.Turn].Verdict.Declared
+		}
+		return result, nil
+	}
+}
+
+func episodeResult(line scoreLine, t *rollout.Trajectory) scoreEpisode {
+	return scoreEpisode{
+		ID: line.id, Method: t.Method, Mode: t.Mode,
+		Searches: t.Searches(), TurnsUsed: len(t.Turns), InvalidTurns: t.InvalidTurns(), Selected: t.Selected,
+	}
+}
+
+// playLine plays one line to its end. A script that runs out is an error that names its field.
+func playLine(ctx context.Context, loop *rollout.Loop, line scoreLine) (*rollout.Trajectory, error) {
+	episode, err := loop.Start(rollout.ID{Question: line.id}, line.question)
 	if err != nil {
-		return scoreResult{}, err
+		return nil, err
 	}
 	t := episode.Trajectory()
-	if err = agent.Play(ctx, []*rollout.Episode{episode}); err == nil {
+	if err = loop.Play(ctx, []*rollout.Episode{episode}); err == nil {
 		err = episode.Err()
 	}
 	switch {
+	case errors.Is(err, soar.ErrRecallEnded):
+		return nil, fmt.Errorf(`field "recall": got recalls for %d searches and the loop performs one more, for %q in turns[%d]; add what isolated recall says for it`,
+			len(line.recall), soar.Judge(line.turns[len(t.Turns)]).Content, len(t.Turns))
 	case errors.Is(err, rollout.ErrScriptEnded) && episode.Err() == nil:
-		return scoreResult{}, fmt.Errorf(`field "turns": got %d turns and the loop wants turns[%d], because no turn before it ended the episode; add what the policy says next`, len(line.turns), len(t.Turns))
+		return nil, fmt.Errorf(`field "turns": got %d turns and the loop wants turns[%d], because no turn before it ended the episode; add what the policy says next`, len(line.turns), len(t.Turns))
 	case errors.Is(err, rollout.ErrScriptEnded):
-		return scoreResult{}, fmt.Errorf(`field "passages": got passages for %d searches and the loop performs one more, for %q in turns[%d]; add an array of passages, empty if nothing is found`,
+		return nil, fmt.Errorf(`field "passages": got passages for %d searches and the loop performs one more, for %q in turns[%d]; add an array of passages, empty if nothing is found`,
 			len(line.passages), t.Turns[len(t.Turns)-1].Verdict.Content, len(t.Turns)-1)
 	case err != nil:
-		return scoreResult{}, err
+		return nil, err
 	}
-	reward := agent.Reward(t, line.golds)
-	return scoreResult{
-		ID: line.id, Method: t.Method, Mode: t.Mode,
-		Searches: t.Searches(), TurnsUsed: len(t.Turns), InvalidTurns: t.InvalidTurns(), Selected: t.Selected,
-		Components: scoreComponents{Answer: reward.Answer}, Reward: reward.Value,
-	}, nil
+	return t, nil
 }

@@ -13,6 +13,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/soarbook/soarbook/rollout"
+	"github.com/soarbook/soarbook/searchr1"
+	"github.com/soarbook/soarbook/soar"
 )
 
 // runScore runs `soarbook score` with args and returns what it wrote, and its error.
@@ -82,8 +86,6 @@ func TestScoreLines(t *testing.T) {
 		{`{"id":7}`, nil, `{"id":null,"error":"line 1: field \"id\": got 7, want a string"}`, "an id that is not a string"},
 		{`{"question":"q"}`, nil, `{"id":null,"error":"line 1: field \"id\" is missing; …`, "no id"},
 		{`{"id":"x","id":"y"}`, nil, `{"id":null,"error":"line 1: field \"id\" is there twice; …`, "a field twice"},
-		{line(`"turns":[],"truns":[]`), nil, failed + `unknown field \"truns\"; the fields are id, question, …`, "a misspelt field"},
-		{line(`"turns":[],"Passages":[]`), nil, failed + `unknown field \"Passages\"; …`, "fields are exact"},
 		{`{"id":"x","question":"q","max_turns":1,"turns":[]}`, nil, failed + `field \"golds\" is missing; …`, "no golds"},
 		{`{"id":"x","question":"q","golds":[],"max_turns":1,"turns":[]}`, nil, failed + `field \"golds\": got none, …`, "an empty list of golds"},
 		{`{"id":"x","question":"q","golds":"Paris","max_turns":1,"turns":[]}`, nil, failed + `field \"golds\": got \"Paris\", want an array of strings"}`, "a gold that is no list"},
@@ -99,8 +101,7 @@ func TestScoreLines(t *testing.T) {
 		{line(`"turns":[],"passages":[["p"]]`), nil, failed + `field \"passages[0][0]\": got \"p\", want …`, "a passage that is no object"},
 		{line(`"turns":[],"passages":[[{"title":"T"}]]`), nil, failed + `field \"passages[0][0]\": got no \"text\", …`, "a passage without text"},
 		{line(`"turns":[],"passages":[[{"title":3,"text":"t"}]]`), nil, failed + `field \"passages[0][0].title\": got 3, want a string"}`, "a title that is no text"},
-		{line(`"turns":[],"passages":[[{"text":"t","contents":"c"}]]`), nil, failed + `field \"passages[0][0]\": unknown field \"contents\"; …`, "an unknown field of a passage"},
-		{line(`"turns":[],"recall":[1]`), nil, failed + `field \"recall[0]\": got 1, want a string"}`, "recall is checked though it is not read"},
+		{line(`"turns":[],"recall":[1]`), nil, failed + `field \"recall[0]\": got 1, want a string"}`, "recall is checked though it is not used"},
 		{line(`"turns":[]`), nil, failed + `field \"turns\": got 0 turns and the loop wants turns[0], …`, "a script without a turn"},
 		{line(`"turns":["a"]`), nil, failed + `field \"turns\": got 1 turns and the loop wants turns[1], …`, "a script that ends before the extra reply"},
 		{line(`"turns":["<search>q</search>","<answer>gold</answer>"]`), nil, failed + `field \"passages\": got passages for 0 searches and the loop performs one more, for \"q\" in turns[0]; …`, "a search without passages is no silent zero"},
@@ -150,7 +151,8 @@ func TestScoreLongLine(t *testing.T) {
 func TestScoreUsage(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--method is missing":                  {},
-		"--method soar is not built yet":       {"--method", "soar"},
+		`--on-invalid "end": belongs to`:       {"--method", "soar", "--on-invalid", "end"},
+		`--variant "x": want source-`:          {"--method", "soar", "--variant", "x"},
 		`--method "grpo": want`:                {"--method", "grpo"},
 		`--mode "talk": want chat or`:          {"--method", "searchr1", "--mode", "talk"},
 		`--on-invalid "": want retry`:          {"--method", "searchr1", "--on-invalid="},
@@ -172,7 +174,7 @@ func TestScoreStreams(t *testing.T) {
 	results, out := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- score(context.Background(), in, out, io.Discard, scoreConfig())
+		done <- score(context.Background(), in, out, io.Discard, searchr1Play(rollout.Chat, searchr1.Retry))
 		out.Close()
 	}()
 	reader := bufio.NewReader(results)
@@ -199,7 +201,7 @@ func TestScoreStops(t *testing.T) {
 		t.Errorf("got error %v, want the context's", err)
 	}
 	broken := errors.New("the disk is full")
-	if err := score(context.Background(), strings.NewReader(franceLine), failingWriter{broken}, io.Discard, scoreConfig()); !errors.Is(err, broken) || !strings.Contains(err.Error(), "line 1") {
+	if err := score(context.Background(), strings.NewReader(franceLine), failingWriter{broken}, io.Discard, searchr1Play(rollout.Chat, searchr1.Retry)); !errors.Is(err, broken) || !strings.Contains(err.Error(), "line 1") {
 		t.Errorf("got error %v, want the writer's", err)
 	}
 	reader := io.MultiReader(strings.NewReader(franceLine+"\n"), failingReader{broken})
@@ -216,31 +218,116 @@ type failingReader struct{ err error }
 
 func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
 
+// TestScoreUnknownFields: what people add is told once and changes nothing.
+func TestScoreUnknownFields(t *testing.T) {
+	plain := strings.Repeat(line(`"turns":["<search>q</search>","<answer>gold</answer>"],"passages":[[{"text":"t"}]]`)+"\n", 2)
+	more := strings.Repeat(line(`"turns":["<search>q</search>","<answer>gold</answer>"],"passages":[[{"text":"t","rank":1},{"text":"u","rank":2}]],"truns":[],"Passages":3`)+"\n", 2)
+	want, _, err := runScore(context.Background(), strings.NewReader(plain), "--method", "searchr1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, log, err := runScore(context.Background(), strings.NewReader(more), "--method", "searchr1")
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("error %v (-want +got):\n%s", err, diff)
+	}
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	if len(lines) != 3 {
+		t.Fatalf("got log %q, want 3 lines", log)
+	}
+	for i, name := range []string{"Passages", "truns", "passages.rank"} {
+		if want := fmt.Sprintf("score: line 1: field %q is not read, here and on the lines that follow; the fields are id, ", name); !strings.HasPrefix(lines[i], want) {
+			t.Errorf("got log line %q, want %q", lines[i], want)
+		}
+	}
+}
+
+// TestScoreSOAR: rules of SOAR by hand, in both modes.
+func TestScoreSOAR(t *testing.T) {
+	const (
+		search = `"<search>capital France</search>"`
+		paris  = `[{"title":"France","text":"The capital is Paris."}]`
+	)
+	in := func(max int, fields string) string {
+		return fmt.Sprintf(`{"id":"a","question":"capital of France","golds":["Paris"],"max_turns":%d,%s}`, max, fields)
+	}
+	out := func(searches string, turns, invalid int, selected, source, components, reward string) string {
+		return fmt.Sprintf(`{"id":"a","method":"soar","mode":"MODE","searches":[%s],"turns_used":%d,"invalid_turns":%d,"selected":%s,"source":%s,"components":%s,"reward":%s}`,
+			searches, turns, invalid, selected, source, components, reward)
+	}
+	selected := func(content string, turn int) string {
+		return fmt.Sprintf(`{"kind":"answer","content":%q,"turn":%d}`, content, turn)
+	}
+	for _, c := range []struct {
+		reason, in string
+		args       []string
+		want       string
+	}{
+		{"external, and a passage holds it", in(3, `"turns":[`+search+`,"<source>external</source><answer>Paris</answer>"],"passages":[`+paris+`],"recall":["Lyon"]`), nil,
+			out(`"capital France"`, 2, 0, selected("Paris", 1), `"external"`, `{"answer":1,"format":1,"match":1}`, "1")},
+		{"internal, and recall does not hold it", in(3, `"turns":[`+search+`,"<source>internal</source><answer>Paris</answer>"],"passages":[`+paris+`],"recall":["Lyon"]`), nil,
+			out(`"capital France"`, 2, 0, selected("Paris", 1), `"internal"`, `{"answer":1,"format":1,"match":0}`, "0.9230769230769231")},
+		{"the same without the source reward", in(3, `"turns":[`+search+`,"<source>internal</source><answer>Paris</answer>"],"passages":[`+paris+`],"recall":["Lyon"]`), []string{"--variant", "without-source-reward"},
+			out(`"capital France"`, 2, 0, selected("Paris", 1), `"internal"`, `{"answer":1,"format":1,"match":0}`, "1")},
+		{"a format alone is 1/6 without the source reward", in(3, `"turns":["<source>internal</source><answer>Rome</answer>"]`), []string{"--variant", "without-source-reward"},
+			out("", 1, 0, selected("Rome", 0), `"internal"`, `{"answer":0,"format":1,"match":0}`, "0.16666666666666666")},
+		{"recalls are used in order", in(3, `"turns":[`+search+`,`+search+`,"<think>t</think> <source>internal</source><answer>Lyon</answer>"],"passages":[[],[]],"recall":["Paris","It is Lyon"]`), nil,
+			out(`"capital France","capital France"`, 3, 0, selected("Lyon", 2), `"internal"`, `{"answer":0,"format":1,"match":1}`, "0.23076923076923078")},
+		{"a rejection ends the episode", in(3, `"turns":["<answer>Paris</answer>","<source>internal</source><answer>Paris</answer>"]`), nil,
+			out("", 1, 1, "null", "null", `{"answer":0,"format":0,"match":0}`, "0")},
+		{"there is no extra reply", in(1, `"turns":[`+search+`,"<source>internal</source><answer>Paris</answer>"],"passages":[`+paris+`],"recall":["Paris"]`), nil,
+			out(`"capital France"`, 1, 0, "null", "null", `{"answer":0,"format":0,"match":0}`, "0")},
+		{"no turn", in(0, `"turns":[]`), nil, out("", 0, 0, "null", "null", `{"answer":0,"format":0,"match":0}`, "0")},
+		{"the list's labels are no evidence", in(3, `"turns":[`+search+`,"<source>external</source><answer>Doc</answer>"],"passages":[[{"title":"France","text":"x"},{"text":"y"}]],"recall":["Doc"]`), nil,
+			out(`"capital France"`, 2, 0, selected("Doc", 1), `"external"`, `{"answer":0,"format":1,"match":0}`, "0.15384615384615385")},
+		{"recall runs out", in(3, `"turns":[`+search+`,`+search+`],"passages":[[],[]],"recall":["Paris"]`), nil,
+			`{"id":"a","error":"line 1: field \"recall\": got recalls for 1 searches and the loop performs one more, for \"capital France\" in turns[1]; add what isolated recall says for it"}`},
+		{"no recall at all", in(3, `"turns":["<search> q </search>"],"passages":[[]]`), nil,
+			`{"id":"a","error":"line 1: field \"recall\": got recalls for 0 searches and the loop performs one more, for \"q\" in turns[0]; add what isolated recall says for it"}`},
+		{"passages run out", in(3, `"turns":[`+search+`],"recall":["Paris"]`), nil,
+			`{"id":"a","error":"line 1: field \"passages\": got passages for 0 searches and the loop performs one more, for \"capital France\" in turns[0]; add an array of passages, empty if nothing is found"}`},
+		{"turns run out", in(3, `"turns":[`+search+`],"passages":[[]],"recall":["Paris"]`), nil,
+			`{"id":"a","error":"line 1: field \"turns\": got 1 turns and the loop wants turns[1], because no turn before it ended the episode; add what the policy says next"}`},
+	} {
+		for _, mode := range []string{"chat", "completion"} {
+			got, _, err := runScore(context.Background(), strings.NewReader(c.in), append([]string{"--method", "soar", "--mode", mode}, c.args...)...)
+			want := strings.Replace(c.want, "MODE", mode, 1) + "\n"
+			if got != want || (err != nil) != strings.Contains(want, `"error"`) {
+				t.Errorf("%s, %s: error %v\n got %swant %s", c.reason, mode, err, got, want)
+			}
+		}
+	}
+}
+
 func FuzzScore(f *testing.F) {
 	f.Add(franceLine)
 	f.Add(`{"id":"x","question":"q","golds":["x"],"max_turns":0,"turns":["<answer>a</answer>"],"passages":[[{"text":"\ud800"}]]}`)
 	f.Add(`{"id":"x","id":1}`)
 	f.Add("[[[[")
 	f.Fuzz(func(t *testing.T, in string) {
-		var out bytes.Buffer
-		err := score(context.Background(), strings.NewReader(in), &out, io.Discard, scoreConfig())
-		bad := false
-		for _, l := range strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n") {
-			if l == "" {
-				continue
-			}
-			var result map[string]any
-			if err := json.Unmarshal([]byte(l), &result); err != nil {
-				t.Fatalf("got line %q: %v", l, err)
-			}
-			_, failed := result["error"]
-			if failed && len(result) != 2 || !failed && len(result) != 9 {
-				t.Errorf("got fields %v", result)
-			}
-			bad = bad || failed
-		}
-		if bad != (err != nil) {
-			t.Errorf("got error %v with bad lines %v", err, bad)
-		}
+		fuzzScore(t, in, searchr1Play(rollout.Chat, searchr1.Retry), 9)
+		fuzzScore(t, in, soarPlay(rollout.Completion, soar.SourceConsistent), 10)
 	})
+}
+
+func fuzzScore(t *testing.T, in string, play playFunc, fields int) {
+	var out bytes.Buffer
+	err := score(context.Background(), strings.NewReader(in), &out, io.Discard, play)
+	bad := false
+	for _, l := range strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n") {
+		if l == "" {
+			continue
+		}
+		var result map[string]any
+		if err := json.Unmarshal([]byte(l), &result); err != nil {
+			t.Fatalf("got line %q: %v", l, err)
+		}
+		_, failed := result["error"]
+		if failed && len(result) != 2 || !failed && len(result) != fields {
+			t.Errorf("got fields %v", result)
+		}
+		bad = bad || failed
+	}
+	if bad != (err != nil) {
+		t.Errorf("got error %v with bad lines %v", err, bad)
+	}
 }

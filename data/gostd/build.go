@@ -3,22 +3,19 @@ package gostd
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/soarbook/soarbook/data"
 	"github.com/soarbook/soarbook/data/asset"
 	"github.com/soarbook/soarbook/data/folder"
+	"github.com/soarbook/soarbook/data/manifest"
 )
 
 // format changes whenever the same sources would give other files.
@@ -39,19 +36,13 @@ const (
 
 // Manifest says what a knowledge base was made from and what it holds.
 type Manifest struct {
-	ID        string          `json:"id"` // [ManifestID]
-	Format    int             `json:"format"`
-	GoVersion string          `json:"go_version"`
-	Platform  string          `json:"platform"` // whose files were read: linux/amd64, on every machine
-	Counts                    // of the sources
-	LeftOut   LeftOut         `json:"left_out"` // records without a question
-	Files     map[string]File `json:"files"`    // by path below the folder, with slashes
-}
-
-// File is one file of a knowledge base.
-type File struct {
-	SHA256  string `json:"sha256"` // hexadecimal
-	Records int    `json:"records"`
+	ID        string         `json:"id"` // [ManifestID]
+	Format    int            `json:"format"`
+	GoVersion string         `json:"go_version"`
+	Platform  string         `json:"platform"` // whose files were read: linux/amd64, on every machine
+	Counts                   // of the sources
+	LeftOut   LeftOut        `json:"left_out"` // records without a question
+	Files     manifest.Files `json:"files"`
 }
 
 // KB is a knowledge base on disk.
@@ -81,22 +72,19 @@ func buildFrom(ctx context.Context, toolchain Toolchain, output string, logger *
 		splits, left := Questions(records)
 		kb.Manifest = Manifest{
 			ID: ManifestID, Format: format, GoVersion: toolchain.Version, Platform: "linux/amd64",
-			Counts: counts, LeftOut: left, Files: map[string]File{},
-		}
-		if err := os.Mkdir(filepath.Join(dir, "kb"), 0o777); err != nil {
-			return err
+			Counts: counts, LeftOut: left, Files: manifest.Files{},
 		}
 		passages := make([]data.Passage, len(records))
 		for i, record := range records {
 			passages[i] = record.Passage()
 		}
 		for _, step := range []func() error{
-			func() error { return write(kb, dir, PassagesFile, passages) },
-			func() error { return write(kb, dir, RecordsFile, records) },
-			func() error { return write(kb, dir, TrainFile, splits.Train) },
-			func() error { return write(kb, dir, ValidationFile, splits.Validation) },
-			func() error { return write(kb, dir, TestFile, splits.Test) },
-			func() error { return writeManifest(filepath.Join(dir, ManifestFile), kb.Manifest) },
+			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, PassagesFile, passages) },
+			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, RecordsFile, records) },
+			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, TrainFile, splits.Train) },
+			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, ValidationFile, splits.Validation) },
+			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, TestFile, splits.Test) },
+			func() error { return manifest.Write(filepath.Join(dir, ManifestFile), kb.Manifest) },
 		} {
 			if err := step(); err != nil {
 				return err
@@ -114,20 +102,6 @@ func buildFrom(ctx context.Context, toolchain Toolchain, output string, logger *
 // either attribute can be read off it, even where a long text is cut.
 func (r Record) Passage() data.Passage {
 	return data.Passage{ID: r.UID, Title: r.UID, Text: r.URL + "\n" + r.Description, URL: r.URL}
-}
-
-func write[T any](kb *KB, dir, name string, records []T) error {
-	sum, n, err := data.WriteJSONL(filepath.Join(dir, filepath.FromSlash(name)), data.Records(records))
-	kb.Manifest.Files[name] = File{SHA256: sum, Records: n}
-	return err
-}
-
-func writeManifest(path string, manifest Manifest) error {
-	text, err := json.MarshalIndent(manifest, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(text, '\n'), 0o666)
 }
 
 // Open reads the manifest of a knowledge base and compares every file with it.
@@ -151,29 +125,10 @@ func Open(dir string) (*KB, error) {
 			return nil, fmt.Errorf("knowledge base %s: %s does not list %s; make it anew with `soarbook data gostd`", dir, ManifestFile, name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(kb.Manifest.Files)) {
-		sum, err := sumFile(filepath.Join(dir, filepath.FromSlash(name)))
-		if err != nil {
-			return nil, fmt.Errorf("knowledge base %s: %w; make it anew with `soarbook data gostd`", dir, err)
-		}
-		if want := kb.Manifest.Files[name].SHA256; sum != want {
-			return nil, fmt.Errorf("knowledge base %s: %s has SHA-256 %s, want %s; it was changed: make it anew with `soarbook data gostd`", dir, name, sum, want)
-		}
+	if err := kb.Manifest.Files.Verify(dir); err != nil {
+		return nil, fmt.Errorf("knowledge base %s: %w; make it anew with `soarbook data gostd`", dir, err)
 	}
 	return kb, nil
-}
-
-func sumFile(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	hash := sha256.New()
-	if _, err := io.Copy(hash, file); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
 // Ensure opens the built-in knowledge base `gostd` of the installed Go, below kb/gostd in the cache folder

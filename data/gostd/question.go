@@ -2,8 +2,6 @@ package gostd
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"path"
 	"regexp"
@@ -101,10 +99,7 @@ func (r Record) question(paraphrase string) data.Question {
 }
 
 // hash is a number that depends on the text alone, another one for each purpose.
-func hash(purpose, text string) uint64 {
-	sum := sha256.Sum256([]byte("soarbook/gostd/1\x00" + purpose + "\x00" + text))
-	return binary.BigEndian.Uint64(sum[:8])
-}
+func hash(purpose, text string) uint64 { return data.Hash("soarbook/gostd/1", purpose, text) }
 
 var identifier = regexp.MustCompile(`[\pL_][\pL\pN_]*`)
 
