@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/google/renameio/v2"
 
@@ -32,7 +33,8 @@ type Config struct {
 // DefaultConfig returns a session in which SmolLM2-135M plays short Search-R1 episodes at a low temperature.
 func DefaultConfig() Config {
 	agent := searchr1.DefaultConfig()
-	agent.MaxTurns, agent.ResponseLimit, agent.ObservationLimit, agent.ContextLimit = 3, 64, 256, 2048
+	agent.MaxTurns, agent.TopK = 3, 1 // of three passages so small a model copies from any
+	agent.ResponseLimit, agent.ObservationLimit, agent.ContextLimit = 64, 256, 2048
 	agent.Temperature = 0.3
 	return Config{Policy: policy.Default, Agent: agent, Seed: 42, Demonstrations: true}
 }
@@ -69,8 +71,12 @@ func Open(ctx context.Context, c Config) (*Session, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	if c.Demonstrations {
+		demonstrations, err := Demonstrations(ctx, index, c.Agent.TopK)
+		if err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
 		s.Agent.Protocol.Prompt = func(question string) []sampling.Message {
-			return append(Demonstrations(), sampling.Message{Role: "user", Content: searchr1.Prompt(question)})
+			return append(slices.Clone(demonstrations), sampling.Message{Role: "user", Content: searchr1.Prompt(question)})
 		}
 	}
 	return s, nil
@@ -120,18 +126,22 @@ func (s *Session) Play(ctx context.Context, from, n int) ([]Result, error) {
 	return results, nil
 }
 
-// Demonstrations returns two worked examples as the messages of a conversation: a search, what it found, and an answer that stands
-// in it, once a uid and once a URL. Nothing of them is in the validation questions, and no rule reads an answer in a prompt.
-func Demonstrations() []sampling.Message {
+// Demonstrations returns two worked examples as the messages of a conversation: a search, what the index finds for it, and the first
+// document's uid or URL as the answer. No rule reads an answer in a prompt.
+func Demonstrations(ctx context.Context, index rollout.Searcher, topK int) ([]sampling.Message, error) {
 	var messages []sampling.Message
-	for _, d := range []struct{ question, query, title, text, answer string }{
+	for _, d := range []struct{ question, query, answer string }{
 		{"Which function of the Go standard library is described by: it reports whether substr is within? What is its uid?",
-			"reports whether substr is within", "strings.Contains", "https://pkg.go.dev/strings#Contains\nContains reports whether substr is within s.", "strings.Contains"},
+			"reports whether substr is within", "strings.Contains"},
 		{"Which type of the Go standard library is described by: it represents an open file descriptor? What is the URL of its documentation?",
-			"represents an open file descriptor", "os.File", "https://pkg.go.dev/os#File\nFile represents an open file descriptor.", "https://pkg.go.dev/os#File"},
+			"represents an open file descriptor", "https://pkg.go.dev/os#File"},
 	} {
+		hits, err := index.Search(ctx, d.query, topK)
+		if err != nil {
+			return nil, fmt.Errorf("demonstration %q: %w", d.query, err)
+		}
 		var observation string
-		for _, part := range searchr1.Observation([]data.Hit{{Passage: data.Passage{Title: d.title, Text: d.text}}}) {
+		for _, part := range searchr1.Observation(hits) {
 			observation += part.Text
 		}
 		messages = append(messages,
@@ -140,7 +150,7 @@ func Demonstrations() []sampling.Message {
 			sampling.Message{Role: "user", Content: observation},
 			sampling.Message{Role: "assistant", Content: "<think>The first document fits.</think>\n<answer>" + d.answer + "</answer>"})
 	}
-	return messages
+	return messages, nil
 }
 
 // Rewards returns the known rewards of results, in order.
@@ -154,8 +164,12 @@ func Rewards(results []Result) []float64 {
 	return rewards
 }
 
-// WriteTable writes what happened to path, in the form that `soarbook quickstart` prints: a row for each result.
+// WriteTable writes what happened to path, in the form that `soarbook quickstart` prints: a row for each result. Where nobody named a
+// path, in JupyterLab, there is nothing to write.
 func WriteTable(path string, results []Result) error {
+	if path == "" {
+		return nil
+	}
 	type table struct {
 		Columns []string `json:"columns"`
 		Rows    [][]any  `json:"rows"`

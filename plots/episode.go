@@ -23,7 +23,10 @@ func (p Page) Display() map[string]any {
 }
 
 // Show displays the view in a cell of stock GoNB.
-func (p Page) Show() { gonbui.DisplayHTML(p.HTML) }
+func (p Page) Show() {
+	gonbui.DisplayHTML(p.HTML)
+	gonbui.Sync() // GoNB closes its pipe when the cell ends; what is not read by then is lost
+}
 
 // String returns the text form.
 func (p Page) String() string { return p.Text }

@@ -38,7 +38,10 @@ func (c Chart) Display() map[string]any {
 }
 
 // Show displays the chart in a cell of stock GoNB.
-func (c Chart) Show() { gonbui.DisplaySVG(c.SVG) }
+func (c Chart) Show() {
+	gonbui.DisplaySVG(c.SVG)
+	gonbui.Sync() // GoNB closes its pipe when the cell ends; what is not read by then is lost
+}
 
 // String returns the text form.
 func (c Chart) String() string { return c.Text }
