@@ -73,7 +73,7 @@ func Turn(number int, turn rollout.Turn) Page {
 	case turn.Verdict.Kind == rollout.Answer:
 		v.Verdict = "selected answer: " + turn.Verdict.Content
 	case turn.Searched:
-		v.Verdict = fmt.Sprintf("search: %d passages", len(turn.Hits))
+		v.Verdict = fmt.Sprintf("search, passages found: %d", len(turn.Hits))
 	default:
 		v.Verdict = string(turn.Verdict.Kind)
 	}
