@@ -65,7 +65,7 @@ func (c OptimizerConfig) coefficients(step int) []float32 {
 func globalNorm(grads []*Node) *Node {
 	var sum *Node
 	for _, g := range grads {
-		s := ReduceAllSum(Mul(g, g))
+		s := ReduceAllSum(ReduceSum(Mul(g, g), -1)) // in two steps: float32 loses digits over long sums
 		if sum == nil {
 			sum = s
 		} else {

@@ -214,9 +214,7 @@ func (e *engine) extend(c *chunk) (hidden compute.Buffer, out []compute.Buffer, 
 	if inputs[3], err = upload(e.backend, c.lengths, c.batch); err != nil {
 		return nil, nil, err
 	}
-	embed, err := e.get(fmt.Sprintf("embed B%d T%d", c.batch, c.tokens), func(b *builder) []*Node {
-		return []*Node{transformer.Embed(e.matrix(b, e.cfg.VocabSize, e.cfg.HiddenSize), b.int32s(c.batch, c.tokens))}
-	})
+	embed, err := e.embed(c.batch, c.tokens)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -225,7 +223,7 @@ func (e *engine) extend(c *chunk) (hidden compute.Buffer, out []compute.Buffer, 
 			return nil, nil, err
 		}
 	}
-	x, err := embed.run(e.weights.buffers[checkpoint.EmbeddingName], inputs[0])
+	x, err := embed.run(e.embeddingBuffer(), inputs[0])
 	if err != nil {
 		return nil, nil, err
 	}
@@ -252,11 +250,70 @@ func (e *engine) extend(c *chunk) (hidden compute.Buffer, out []compute.Buffer, 
 	return hidden, out, nil
 }
 
+// embed returns the program that looks up ids int32 [B, T] in the embedding.
+func (e *engine) embed(batch, tokens int) (*program, error) {
+	return e.get(fmt.Sprintf("embed B%d T%d", batch, tokens), func(b *builder) []*Node {
+		return []*Node{transformer.Embed(e.matrix(b, e.cfg.VocabSize, e.cfg.HiddenSize), b.int32s(batch, tokens))}
+	})
+}
+
+func (e *engine) embeddingBuffer() compute.Buffer { return e.weights.buffers[checkpoint.EmbeddingName] }
+
 func (e *engine) matrix(b *builder, rows, columns int) *Node {
 	if e.weights.half {
 		return b.parameter(dtypes.BFloat16, rows, columns)
 	}
 	return b.float32s(rows, columns)
+}
+
+// layerBuffers returns the weights of a layer in the order of layerParameters, and whether it is adapted.
+func (e *engine) layerBuffers(layer int) (buffers []compute.Buffer, adapted bool) {
+	prefix := checkpoint.LayerPrefix(layer)
+	buffers = append(buffers, e.weights.buffers[prefix+"input_layernorm.weight"], e.weights.buffers[prefix+"post_attention_layernorm.weight"])
+	if e.cfg.QKNorm {
+		buffers = append(buffers, e.weights.buffers[prefix+"self_attn.q_norm.weight"], e.weights.buffers[prefix+"self_attn.k_norm.weight"])
+	}
+	for _, l := range e.cfg.Linears() {
+		name := linearName(layer, l.Name)
+		buffers = append(buffers, e.weights.buffers[name])
+		if l.Bias {
+			buffers = append(buffers, e.weights.buffers[prefix+l.Name+".bias"])
+		}
+		if e.adapter != nil {
+			if ab, ok := e.adapter.buffers[name]; ok {
+				buffers = append(buffers, ab[0], ab[1])
+				adapted = true
+			}
+		}
+	}
+	return buffers, adapted
+}
+
+// layerParameters declares the weights of a layer.
+func (e *engine) layerParameters(b *builder, layer int) transformer.Layer {
+	cfg := e.cfg
+	l := transformer.Layer{AttentionNorm: b.float32s(cfg.HiddenSize), MLPNorm: b.float32s(cfg.HiddenSize)}
+	if cfg.QKNorm {
+		l.QNorm, l.KNorm = b.float32s(cfg.HeadDim), b.float32s(cfg.HeadDim)
+	}
+	for j, linear := range linearsOf(&l) {
+		spec := cfg.Linears()[j]
+		linear.Weight = e.matrix(b, spec.In, spec.Out)
+		if spec.Bias {
+			linear.Bias = b.float32s(spec.Out)
+		}
+		if e.adapter != nil {
+			if r, ok := e.adapter.ranks[linearName(layer, spec.Name)]; ok {
+				linear.A, linear.B, linear.Scale = b.float32s(spec.In, r), b.float32s(r, spec.Out), e.adapter.scale
+			}
+		}
+	}
+	return l
+}
+
+// linearsOf returns a layer's linears in the order of checkpoint.Config.Linears.
+func linearsOf(l *transformer.Layer) [7]*transformer.Linear {
+	return [...]*transformer.Linear{&l.Q, &l.K, &l.V, &l.O, &l.Gate, &l.Up, &l.Down}
 }
 
 // span returns the program of n layers from the given one, and its arguments behind hidden, cos, sin and lengths.
@@ -266,24 +323,8 @@ func (e *engine) span(c *chunk, first, n int) (*program, []compute.Buffer, error
 	var signature []string
 	lora := false
 	for i := first; i < first+n; i++ {
-		prefix := checkpoint.LayerPrefix(i)
-		args = append(args, e.weights.buffers[prefix+"input_layernorm.weight"], e.weights.buffers[prefix+"post_attention_layernorm.weight"])
-		if e.cfg.QKNorm {
-			args = append(args, e.weights.buffers[prefix+"self_attn.q_norm.weight"], e.weights.buffers[prefix+"self_attn.k_norm.weight"])
-		}
-		for _, l := range e.cfg.Linears() {
-			name := linearName(i, l.Name)
-			args = append(args, e.weights.buffers[name])
-			if l.Bias {
-				args = append(args, e.weights.buffers[prefix+l.Name+".bias"])
-			}
-			if e.adapter != nil {
-				if ab, ok := e.adapter.buffers[name]; ok {
-					args = append(args, ab[0], ab[1])
-					lora = true
-				}
-			}
-		}
+		layer, adapted := e.layerBuffers(i)
+		args, lora = append(args, layer...), lora || adapted
 		args = append(args, c.past.buffers[2*i], c.past.buffers[2*i+1])
 		if c.tail != nil {
 			args = append(args, c.tail[2*i], c.tail[2*i+1])
@@ -320,23 +361,7 @@ func (e *engine) buildSpan(b *builder, c *chunk, first, n int, lora bool) []*Nod
 	layers := make([]transformer.Layer, n)
 	pasts := make([]transformer.Past, n)
 	for i := range layers {
-		l := &layers[i]
-		l.AttentionNorm, l.MLPNorm = b.float32s(cfg.HiddenSize), b.float32s(cfg.HiddenSize)
-		if cfg.QKNorm {
-			l.QNorm, l.KNorm = b.float32s(cfg.HeadDim), b.float32s(cfg.HeadDim)
-		}
-		linears := [...]*transformer.Linear{&l.Q, &l.K, &l.V, &l.O, &l.Gate, &l.Up, &l.Down} // the order of Linears
-		for j, spec := range cfg.Linears() {
-			linears[j].Weight = e.matrix(b, spec.In, spec.Out)
-			if spec.Bias {
-				linears[j].Bias = b.float32s(spec.Out)
-			}
-			if e.adapter != nil {
-				if r, ok := e.adapter.ranks[linearName(first+i, spec.Name)]; ok {
-					linears[j].A, linears[j].B, linears[j].Scale = b.float32s(spec.In, r), b.float32s(r, spec.Out), e.adapter.scale
-				}
-			}
-		}
+		layers[i] = e.layerParameters(b, first+i)
 		pasts[i] = transformer.Past{Keys: cache(c.past.length), Values: cache(c.past.length), Lengths: lengths}
 		if c.tail != nil {
 			pasts[i].TailKeys, pasts[i].TailValues = cache(tailLength), cache(tailLength)
@@ -345,8 +370,7 @@ func (e *engine) buildSpan(b *builder, c *chunk, first, n int, lora bool) []*Nod
 	if lora {
 		gate := b.float32s()
 		for i := range layers {
-			l := &layers[i]
-			for _, linear := range [...]*transformer.Linear{&l.Q, &l.K, &l.V, &l.O, &l.Gate, &l.Up, &l.Down} {
+			for _, linear := range linearsOf(&layers[i]) {
 				linear.Gate = gate
 			}
 		}

@@ -47,7 +47,7 @@ func (p *Policy) LogProbs(ctx context.Context, ids [][]int32, o LogProbOptions) 
 			}
 		}
 		if last >= 0 {
-			r := &reading{ids: row[:last+1], keep: first, base: o.Base && p.engine.adapter != nil}
+			r := &reading{ids: row[:last+1], keep: first}
 			readings = append(readings, r)
 			rows[r] = b
 		}
@@ -56,6 +56,9 @@ func (p *Policy) LogProbs(ctx context.Context, ids [][]int32, o LogProbOptions) 
 		return nil, fmt.Errorf("policy %s: log-probabilities: %w", p.name, err)
 	}
 	defer p.unlock()
+	for _, r := range readings {
+		r.base = o.Base && p.engine.adapter != nil
+	}
 	start := time.Now()
 	defer func() { p.stats.Seconds += time.Since(start).Seconds() }()
 	defer func() {

@@ -142,12 +142,11 @@ func open(ctx context.Context, name string, o Options, openDevice func() (*devic
 	}
 	p.findEOS()
 
-	var lora *checkpoint.Adapter
+	var lora *checkpoint.AdapterWeights
 	if o.Adapter != "" {
-		if lora, err = checkpoint.OpenAdapter(o.Adapter, c.Config); err != nil {
+		if lora, err = checkpoint.ReadAdapter(o.Adapter, c.Config); err != nil {
 			return nil, fmt.Errorf("policy %s: %w", name, err)
 		}
-		defer lora.Close() //nolint:errcheck // as above
 	}
 	if p.device, err = openDevice(); err != nil {
 		return nil, fmt.Errorf("policy %s: %w", name, err)

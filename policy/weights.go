@@ -47,7 +47,7 @@ func loadWeights(ctx context.Context, c *checkpoint.Checkpoint, d *device.Device
 // transposed reports whether a checkpoint tensor is kept as [in, out] instead of [out, in]: the linear layers'
 // matrices, but not the embedding and the head, whose rows are looked up and whose product reads them as they lie.
 func transposed(name string) bool {
-	return strings.HasSuffix(name, "_proj.weight") || strings.HasSuffix(name, "lora_A.weight") || strings.HasSuffix(name, "lora_B.weight")
+	return strings.HasSuffix(name, "_proj.weight")
 }
 
 // uploadTensor copies t to the device as bfloat16 or float32, a matrix transposed if asked.

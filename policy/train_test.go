@@ -1,0 +1,284 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/soarbook/soarbook/policy/checkpoint"
+	"github.com/soarbook/soarbook/policy/device"
+	"github.com/soarbook/soarbook/policy/sampling"
+)
+
+func readAdapter(t testing.TB, dir string, base checkpoint.Config) *checkpoint.AdapterWeights {
+	t.Helper()
+	w, err := checkpoint.ReadAdapter(dir, base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// TestSetAdapter puts an adapter on, takes it off and changes it under a warm cache: what the policy says is always what a policy says
+// that was opened so, and what does not depend on the adapter is not read again.
+func TestSetAdapter(t *testing.T) {
+	ctx := context.Background()
+	for _, d := range devices(t) {
+		dir := filepath.Join("testdata", "qwen2-tiny")
+		want := readReference(t, "qwen2-tiny").LoRA
+		p := openOn(t, dir, on(d))
+		w := readAdapter(t, filepath.Join(dir, "adapter"), p.Config())
+		trajectories := readReference(t, "qwen2-tiny").trajectories()
+		last := make([][]bool, len(trajectories)) // the last log-probability alone: all before it may come from the cache
+		for b, row := range trajectories {
+			last[b] = make([]bool, len(row)-1)
+			last[b][len(row)-2] = true
+		}
+		check := func(what string, o LogProbOptions, want [][]float32) {
+			t.Helper()
+			for _, mask := range [][][]bool{last, nil} {
+				o.Mask = mask
+				got, err := p.LogProbs(ctx, trajectories, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for b := range got {
+					n := len(got[b]) - 1
+					if mask == nil {
+						wantClose(t, d+": "+what, got[b], want[b], goldenTolerance)
+					} else {
+						wantClose(t, d+": "+what+", the last one", got[b][n:], want[b][n:], goldenTolerance)
+					}
+				}
+			}
+		}
+		warm := func() int64 { // a greedy token behind each trajectory; returns how many tokens were read for it
+			t.Helper()
+			before := p.Stats().PrefilledTokens
+			var requests []sampling.Request
+			for _, row := range trajectories {
+				requests = append(requests, sampling.Request{IDs: row, Params: params(1, 0)})
+			}
+			generate(t, p, requests...)
+			return p.Stats().PrefilledTokens - before
+		}
+		set := func(w *checkpoint.AdapterWeights) {
+			t.Helper()
+			if err := p.SetAdapter(ctx, w); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all := LogProbOptions{}
+		cold := warm()
+		check("no adapter", all, want.RefLogProbs)
+		set(w)
+		check("adapter", all, want.AdapterLogProbs)
+		check("adapter off", LogProbOptions{Base: true}, want.RefLogProbs)
+		if got := warm(); got != cold {
+			t.Errorf("%s: with the adapter on, %d tokens were read, want all %d: the cache is of the model without it", d, got, cold)
+		}
+		set(nil)
+		check("adapter taken off", all, want.RefLogProbs)
+		if got := warm(); got >= cold {
+			t.Errorf("%s: without the adapter, %d tokens were read again; the cache of the model without one was lost", d, got)
+		}
+		p.Forget()
+		set(w)
+		warm()
+		set(nil)
+		check("adapter taken off, all that was cached is of the adapter", all, want.RefLogProbs)
+		set(w)
+		warm()
+		trainer, err := p.Trainer(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := trainer.Parameters(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := trainer.SetParameters(ctx, make([]float32, len(x))); err != nil {
+			t.Fatal(err)
+		}
+		check("an adapter of zeros, under a warm cache", all, want.RefLogProbs)
+		if err := trainer.SetParameters(ctx, x); err != nil {
+			t.Fatal(err)
+		}
+		check("the adapter again, under a warm cache", all, want.AdapterLogProbs)
+		got, err := p.Adapter(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, u := range got.Updates {
+			if !slices.Equal(u.A, w.Updates[i].A) || !slices.Equal(u.B, w.Updates[i].B) {
+				t.Errorf("%s: update %d was changed on its way to the device and back", d, i)
+			}
+		}
+		set(w)
+		if _, err := trainer.Parameters(ctx); err == nil || !strings.Contains(err.Error(), "another adapter") {
+			t.Errorf("%s: a trainer of the former adapter: error %v", d, err)
+		}
+	}
+	other := openOn(t, "testdata/llama-tiny", on(device.Go))
+	if err := other.SetAdapter(ctx, readAdapter(t, "testdata/qwen2-tiny/adapter", openOn(t, tiny, on(device.Go)).Config())); err == nil {
+		t.Error("the adapter of another model was put on")
+	}
+	if _, err := other.Trainer(ctx); err == nil || !strings.Contains(err.Error(), "no adapter") {
+		t.Errorf("a trainer without an adapter: error %v", err)
+	}
+}
+
+// TestMerged: the merged directory says without an adapter what the base says with it.
+func TestMerged(t *testing.T) {
+	ctx := context.Background()
+	for _, name := range []string{"qwen2-tiny", "llama-tiny"} {
+		dir := filepath.Join("testdata", name)
+		base, err := checkpoint.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := filepath.Join(t.TempDir(), "merged")
+		if err := checkpoint.WriteMerged(out, base, readAdapter(t, filepath.Join(dir, "adapter"), base.Config)); err != nil {
+			t.Fatal(err)
+		}
+		if err := base.Close(); err != nil {
+			t.Error(err)
+		}
+		want := readReference(t, name)
+		got, err := openOn(t, out, on(device.Go)).LogProbs(ctx, want.trajectories(), LogProbOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for b := range got {
+			wantClose(t, name+": log-probabilities", got[b], want.LoRA.AdapterLogProbs[b], goldenTolerance)
+		}
+	}
+}
+
+// TestTrainerCentralDifference checks the gradient of one log-probability, deep in a padded batch, with respect to random parameters
+// against central differences, on every device.
+func TestTrainerCentralDifference(t *testing.T) {
+	ctx := context.Background()
+	for _, d := range devices(t) {
+		o := on(d)
+		o.Adapter = "testdata/llama-tiny/adapter"
+		p := openOn(t, "testdata/llama-tiny", o)
+		trainer, err := p.Trainer(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer trainer.Close()
+		batch := [][]int32{ids(1, 19), ids(2, 11)}
+		masks := [][]bool{make([]bool, 18), make([]bool, 10)}
+		masks[0][3], masks[1][9] = true, true
+		value := func() float64 {
+			t.Helper()
+			logProbs, err := trainer.Forward(ctx, batch, masks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return float64(logProbs[0][3]) - 2*float64(logProbs[1][9])
+		}
+		value()
+		g := [][]float32{make([]float32, 18), make([]float32, 10)}
+		g[0][3], g[1][9] = 1, -2
+		if err := trainer.Backward(ctx, g); err != nil {
+			t.Fatal(err)
+		}
+		gradient, err := trainer.Gradients(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := trainer.Parameters(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Along the gradient the change is the largest: rounding in float32 is small beside it.
+		size := 0.0
+		for _, v := range gradient {
+			size += float64(v) * float64(v)
+		}
+		size = math.Sqrt(size)
+		const h = 1e-2
+		along := func(step float64) float64 {
+			t.Helper()
+			moved := slices.Clone(x)
+			for i := range moved {
+				moved[i] += float32(step * float64(gradient[i]) / size)
+			}
+			if err := trainer.SetParameters(ctx, moved); err != nil {
+				t.Fatal(err)
+			}
+			return value()
+		}
+		if got := (along(h) - along(-h)) / (2 * h); math.Abs(got-size) > 2e-3*size {
+			t.Errorf("%s: the value changes by %g along the gradient, whose norm is %g", d, got, size)
+		}
+	}
+}
+
+// TestTrainerErrors: a wrong call is an error that changes nothing.
+func TestTrainerErrors(t *testing.T) {
+	ctx := context.Background()
+	o := on(device.Go)
+	o.Adapter = "testdata/qwen2-tiny/adapter"
+	p := openOn(t, tiny, o)
+	trainer, err := p.Trainer(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer trainer.Close()
+	row, mask := ids(1, 4), []bool{false, true, true}
+	forward := func(ids []int32, mask []bool) error {
+		_, err := trainer.Forward(ctx, [][]int32{ids}, [][]bool{mask})
+		return err
+	}
+	wants := func(what string, err error, text string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: error %v, want one with %q", what, err, text)
+		}
+	}
+	_, err = trainer.Gradients(ctx)
+	wants("gradients before anything", err, "Backward first")
+	wants("backward before forward", trainer.Backward(ctx, [][]float32{{0, 0, 0}}), "no Forward")
+	wants("one token", forward(row[:1], nil), "want 2 or more")
+	wants("a short mask", forward(row, mask[1:]), "one fewer")
+	wants("an id outside of the vocabulary", forward([]int32{1, 300}, mask[:1]), "300")
+	_, err = trainer.Forward(ctx, nil, nil)
+	wants("no trajectory", err, "one or more")
+	for what, g := range map[string][][]float32{
+		"one fewer":  {{0, 1}},
+		"not finite": {{0, float32(math.NaN()), 0}},
+		"left out":   {{1, 0, 0}},
+		"Forward ha": {},
+	} {
+		if err := forward(row, mask); err != nil {
+			t.Fatal(err)
+		}
+		wants(what, trainer.Backward(ctx, g), what)
+	}
+	if err := forward(row, mask); err != nil {
+		t.Fatal(err)
+	}
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := trainer.Backward(cancelled, [][]float32{{0, 1, 0}}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: error %v", err)
+	}
+	x, err := trainer.Parameters(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wants("too few parameters", trainer.SetParameters(ctx, x[1:]), "numbers")
+	bad := slices.Clone(x)
+	bad[5] = float32(math.Inf(1))
+	wants("an infinite parameter", trainer.SetParameters(ctx, bad), "not finite")
+	if now, err := trainer.Parameters(ctx); err != nil || !slices.Equal(now, x) {
+		t.Errorf("a refused update changed the parameters (error %v)", err)
+	}
+}
