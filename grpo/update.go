@@ -12,7 +12,8 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Model is a policy that can be trained; policy.Trainer is one. What its parameters are is its own business.
+// Model is a policy that can be trained; policy.Trainer is one, of an adapter or of all weights. What its parameters are is its own
+// business.
 type Model interface {
 	// Forward returns the log-probabilities log p(ids[b][t+1] | ids[b][..t]) of the chosen entries, float32 [B][T-1], nats; rows may
 	// differ in length.

@@ -266,21 +266,30 @@ func (e *engine) matrix(b *builder, rows, columns int) *Node {
 	return b.float32s(rows, columns)
 }
 
-// layerBuffers returns the weights of a layer in the order of layerParameters, and whether it is adapted.
-func (e *engine) layerBuffers(layer int) (buffers []compute.Buffer, adapted bool) {
+// layerNames returns the names of a layer's weights in the order of layerParameters, without the adapter's.
+func (e *engine) layerNames(layer int) []string {
 	prefix := checkpoint.LayerPrefix(layer)
-	buffers = append(buffers, e.weights.buffers[prefix+"input_layernorm.weight"], e.weights.buffers[prefix+"post_attention_layernorm.weight"])
+	names := []string{prefix + "input_layernorm.weight", prefix + "post_attention_layernorm.weight"}
 	if e.cfg.QKNorm {
-		buffers = append(buffers, e.weights.buffers[prefix+"self_attn.q_norm.weight"], e.weights.buffers[prefix+"self_attn.k_norm.weight"])
+		names = append(names, prefix+"self_attn.q_norm.weight", prefix+"self_attn.k_norm.weight")
 	}
 	for _, l := range e.cfg.Linears() {
-		name := linearName(layer, l.Name)
-		buffers = append(buffers, e.weights.buffers[name])
+		names = append(names, linearName(layer, l.Name))
 		if l.Bias {
-			buffers = append(buffers, e.weights.buffers[prefix+l.Name+".bias"])
+			names = append(names, prefix+l.Name+".bias")
 		}
-		if e.adapter != nil {
-			if ab, ok := e.adapter.buffers[name]; ok {
+	}
+	return names
+}
+
+// layerBuffers returns the weights of a layer in the order of layerParameters, and whether it is adapted.
+func (e *engine) layerBuffers(layer int) (buffers []compute.Buffer, adapted bool) {
+	for _, name := range e.layerNames(layer) {
+		buffers = append(buffers, e.weights.buffers[name])
+	}
+	if e.adapter != nil {
+		for _, l := range e.cfg.Linears() {
+			if ab, ok := e.adapter.buffers[linearName(layer, l.Name)]; ok {
 				buffers = append(buffers, ab[0], ab[1])
 				adapted = true
 			}
@@ -302,7 +311,10 @@ func (e *engine) layerParameters(b *builder, layer int) transformer.Layer {
 		if spec.Bias {
 			linear.Bias = b.float32s(spec.Out)
 		}
-		if e.adapter != nil {
+	}
+	if e.adapter != nil {
+		for j, linear := range linearsOf(&l) {
+			spec := cfg.Linears()[j]
 			if r, ok := e.adapter.ranks[linearName(layer, spec.Name)]; ok {
 				linear.A, linear.B, linear.Scale = b.float32s(spec.In, r), b.float32s(r, spec.Out), e.adapter.scale
 			}

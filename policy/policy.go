@@ -89,6 +89,7 @@ type Stats struct {
 // those that compute wait for each other.
 type Policy struct {
 	name         string
+	path         string // of its files
 	config       checkpoint.Config
 	tokenizer    *tokenizer.Tokenizer // nil for a directory without one
 	template     *chat.Template       // nil for a model without one
@@ -125,7 +126,7 @@ func open(ctx context.Context, name string, o Options, openDevice func() (*devic
 	}
 	defer c.Close() //nolint:errcheck // the weights are on the device; unmapping cannot lose anything
 	p := &Policy{
-		name: name, config: c.Config, contextLimit: min(c.Config.MaxPositions, o.MaxContext), maxBatch: o.MaxBatch,
+		name: name, path: path, config: c.Config, contextLimit: min(c.Config.MaxPositions, o.MaxContext), maxBatch: o.MaxBatch,
 		readRows: 4, readTokens: 256, turn: make(chan struct{}, 1),
 	}
 	if p.tokenizer, err = openTokenizer(c, path); err != nil {

@@ -4,37 +4,57 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
 	. "github.com/gomlx/gomlx/core/graph" //nolint:revive // graph code reads as formulas, as everywhere in GoMLX
 
+	"github.com/soarbook/soarbook/policy/checkpoint"
 	"github.com/soarbook/soarbook/policy/transformer"
 )
 
-// Trainer differentiates the policy's log-probabilities with respect to its LoRA adapter. It knows no loss and no optimizer:
+// Trainer differentiates the policy's log-probabilities with respect to its LoRA adapter, or to all of its weights. It knows no loss and no optimizer:
 // [Trainer.Forward] gives log-probabilities, the caller says how its loss changes with each of them, [Trainer.Backward] adds the
 // gradient of that to what has been gathered, and [Trainer.SetParameters] takes what the optimizer made of it. So any loss on
 // log-probabilities can be trained, in as many micro-batches as memory asks for. It satisfies grpo.Model.
 //
 // Memory: of the forward pass only the input of each block stays, float32 [B, T, D]; the backward pass computes one block
-// again at a time (Chen et al. 2016, arXiv:1604.06174). The head, which is frozen, is computed for the chosen entries alone and in
-// chunks, ∂h = (onehot − softmax)·g·W, so that no more than a few times 64 MB of logits exist. Each step is a program of its
+// again at a time (Chen et al. 2016, arXiv:1604.06174). The head is computed for the chosen entries alone and in
+// chunks, ∂logits = (onehot − softmax)·g, so that no more than a few times 64 MB of logits exist. Each step is a program of its
 // own, shared by all blocks of one kind: a graph of the whole model with checkpoints computes the same and takes longer to
 // compile the more blocks there are.
 //
 // Arithmetic is float32; bfloat16 weights are widened where they are used.
 type Trainer struct {
 	p       *Policy
-	adapter *adapter
-	grads   []compute.Buffer // A and B of each of adapter.updates; nil before the first Backward
+	adapter *adapter // nil where all weights are trained
+	arrays  []array
+	grads   []compute.Buffer // of arrays; nil before the first Backward
 	tape    *tape
+}
+
+// array is one of the arrays that are trained.
+type array struct {
+	layer int    // block; -1 is the embedding, the number of blocks what follows them
+	name  string // of the weight, or of the linear that it adapts
+	part  int    // of the adapter: 0 is A, 1 is B
+	dims  []int
+}
+
+func (a array) size() int {
+	n := 1
+	for _, d := range a.dims {
+		n *= d
+	}
+	return n
 }
 
 // tape is what Backward needs of the last Forward.
 type tape struct {
 	batch, tokens int
+	ids           compute.Buffer // [B, T]
 	cos, sin      compute.Buffer
 	hidden        []compute.Buffer // input of each block, and the last one's output; [B, T, D]
 	rows, targets []int32          // of the chosen entries: index into B·T, and the id that follows
@@ -46,7 +66,7 @@ func (t *tape) release() {
 	if t == nil {
 		return
 	}
-	free(t.cos, t.sin)
+	free(t.ids, t.cos, t.sin)
 	free(t.hidden...)
 }
 
@@ -61,7 +81,73 @@ func (p *Policy) Trainer(ctx context.Context) (*Trainer, error) {
 	if p.engine.adapter == nil {
 		return nil, fmt.Errorf("policy %s: trainer: there is no adapter to train; put one on with SetAdapter", p.name)
 	}
-	return &Trainer{p: p, adapter: p.engine.adapter}, nil
+	t := &Trainer{p: p, adapter: p.engine.adapter}
+	r := t.adapter.config.Rank
+	for _, u := range t.adapter.updates {
+		t.arrays = append(t.arrays, array{layer: u.Layer, name: updateName(u), part: 0, dims: []int{u.Linear.In, r}},
+			array{layer: u.Layer, name: updateName(u), part: 1, dims: []int{r, u.Linear.Out}})
+	}
+	return t, nil
+}
+
+// FullTrainer returns a trainer of all of the policy's weights, as [Policy.Trainer] does of an adapter. There must be no adapter, and
+// the weights must be float32: on a CPU. It is for small models: gradients, and the optimizer's two moments on the host, take as much
+// memory as the weights each, and there is no reference policy left in the same weights. [Policy.WriteModel] saves them.
+func (p *Policy) FullTrainer(ctx context.Context) (*Trainer, error) {
+	if err := p.lock(ctx); err != nil {
+		return nil, fmt.Errorf("policy %s: trainer: %w", p.name, err)
+	}
+	defer p.unlock()
+	e := p.engine
+	switch {
+	case e.adapter != nil:
+		return nil, fmt.Errorf("policy %s: trainer of all weights: there is an adapter; take it off with SetAdapter(ctx, nil)", p.name)
+	case e.weights.half:
+		return nil, fmt.Errorf("policy %s: trainer of all weights: on %s they are bfloat16; open the policy on a CPU", p.name, p.device.Name)
+	}
+	t := &Trainer{p: p}
+	shape := map[string][]int{}
+	for _, spec := range e.cfg.Tensors() {
+		shape[spec.Name] = slices.Clone(spec.Shape)
+		if transposed(spec.Name) {
+			slices.Reverse(shape[spec.Name])
+		}
+	}
+	add := func(layer int, names ...string) {
+		for _, name := range names {
+			t.arrays = append(t.arrays, array{layer: layer, name: name, dims: shape[name]})
+		}
+	}
+	add(-1, checkpoint.EmbeddingName)
+	for layer := range e.cfg.NumLayers {
+		add(layer, e.layerNames(layer)...)
+	}
+	add(e.cfg.NumLayers, checkpoint.NormName)
+	if !e.cfg.Tied {
+		add(e.cfg.NumLayers, e.cfg.HeadName())
+	}
+	return t, nil
+}
+
+// buffer returns the array's values on the device.
+func (t *Trainer) buffer(a array) compute.Buffer {
+	if t.adapter != nil {
+		return t.adapter.buffers[a.name][a.part]
+	}
+	return t.p.engine.weights.buffers[a.name]
+}
+
+// index returns where an array of the given name stands in arrays.
+func (t *Trainer) index(name string) int {
+	return slices.IndexFunc(t.arrays, func(a array) bool { return a.name == name })
+}
+
+// signature is the part of the names of a block's programs that says what is trained.
+func (t *Trainer) signature(layer int) string {
+	if t.adapter == nil {
+		return "all"
+	}
+	return t.adapter.signature(t.p.engine.cfg, layer)
 }
 
 // Close frees what the trainer holds on the device. The policy keeps its adapter.
@@ -191,16 +277,14 @@ func (t *Trainer) runForward(ctx context.Context, next *tape, ids []int32) error
 	if next.sin, err = upload(e.backend, sin, next.batch, next.tokens, half); err != nil {
 		return err
 	}
-	in, err := upload(e.backend, ids, next.batch, next.tokens)
-	if err != nil {
+	if next.ids, err = upload(e.backend, ids, next.batch, next.tokens); err != nil {
 		return err
 	}
-	defer free(in)
 	embed, err := e.embed(next.batch, next.tokens)
 	if err != nil {
 		return err
 	}
-	out, err := embed.run(e.embeddingBuffer(), in)
+	out, err := embed.run(e.embeddingBuffer(), next.ids)
 	if err != nil {
 		return err
 	}
@@ -210,7 +294,7 @@ func (t *Trainer) runForward(ctx context.Context, next *tape, ids []int32) error
 			return err
 		}
 		weights, _ := e.layerBuffers(layer)
-		name := fmt.Sprintf("train forward B%d T%d %s", next.batch, next.tokens, t.adapter.signature(e.cfg, layer))
+		name := fmt.Sprintf("train forward B%d T%d %s", next.batch, next.tokens, t.signature(layer))
 		p, err := e.get(name, func(b *builder) []*Node {
 			y, _, _ := t.buildLayer(b, next, layer)
 			return []*Node{y}
@@ -227,22 +311,33 @@ func (t *Trainer) runForward(ctx context.Context, next *tape, ids []int32) error
 	return nil
 }
 
-// buildLayer builds a block; its parameters are input, cos, sin and the layer's. It returns output, input, and A and B of each
-// adapted linear.
-func (t *Trainer) buildLayer(b *builder, tape *tape, layer int) (y, x *Node, lora []*Node) {
+// buildLayer builds a block; its parameters are input, cos, sin and the layer's. It returns output, input, and what is trained, in the
+// order of arrays.
+func (t *Trainer) buildLayer(b *builder, tape *tape, layer int) (y, x *Node, trained []*Node) {
 	e := t.p.engine
 	half := e.cfg.HeadDim / 2
 	x = b.float32s(tape.batch, tape.tokens, e.cfg.HiddenSize)
 	rotation := transformer.Rotation{Cos: b.float32s(tape.batch, tape.tokens, half), Sin: b.float32s(tape.batch, tape.tokens, half)}
 	l := e.layerParameters(b, layer)
-	for _, linear := range linearsOf(&l) {
-		linear.Weight = toFloat32(linear.Weight)
-		if linear.A != nil {
-			lora = append(lora, linear.A, linear.B)
+	if t.adapter == nil {
+		trained = append(trained, l.AttentionNorm, l.MLPNorm)
+		if l.QNorm != nil {
+			trained = append(trained, l.QNorm, l.KNorm)
 		}
 	}
+	for _, linear := range linearsOf(&l) {
+		switch {
+		case t.adapter == nil && linear.Bias != nil:
+			trained = append(trained, linear.Weight, linear.Bias)
+		case t.adapter == nil:
+			trained = append(trained, linear.Weight)
+		case linear.A != nil:
+			trained = append(trained, linear.A, linear.B)
+		}
+		linear.Weight = toFloat32(linear.Weight)
+	}
 	y, _, _ = l.Apply(e.cfg, x, rotation, transformer.Past{})
-	return y, x, lora
+	return y, x, trained
 }
 
 func toFloat32(x *Node) *Node {
@@ -305,33 +400,33 @@ func (t *Trainer) backward(ctx context.Context, gradients [][]float32) error {
 	e := t.p.engine
 	grad, err := t.headBackward(ctx, tape, rows, targets, g)
 	if err != nil {
-		return err
+		return t.half(err)
 	}
 	defer func() { free(grad) }()
 
-	first := e.cfg.NumLayers // the lowest adapted layer: nothing below it has a gradient
-	for _, u := range t.adapter.updates {
-		first = min(first, u.Layer)
-	}
+	first := max(0, t.arrays[0].layer) // the lowest layer that is trained: nothing below it has a gradient
 	end := len(t.grads)
+	for t.arrays[end-1].layer == e.cfg.NumLayers {
+		end--
+	}
 	for layer := e.cfg.NumLayers - 1; layer >= first; layer-- {
 		if err := ctx.Err(); err != nil {
 			return t.half(err)
 		}
 		weights, _ := e.layerBuffers(layer)
-		name := fmt.Sprintf("train backward B%d T%d %s", tape.batch, tape.tokens, t.adapter.signature(e.cfg, layer))
+		name := fmt.Sprintf("train backward B%d T%d %s", tape.batch, tape.tokens, t.signature(layer))
 		p, err := e.get(name, func(b *builder) []*Node {
-			y, x, lora := t.buildLayer(b, tape, layer)
+			y, x, trained := t.buildLayer(b, tape, layer)
 			dy := b.float32s(tape.batch, tape.tokens, e.cfg.HiddenSize)
-			out := Gradient(ReduceAllSum(Mul(y, StopGradient(dy))), append([]*Node{x}, lora...)...)
-			for i, a := range lora {
+			out := Gradient(ReduceAllSum(Mul(y, StopGradient(dy))), append([]*Node{x}, trained...)...)
+			for i, a := range trained {
 				out[1+i] = Add(out[1+i], b.float32s(a.Shape().Dimensions...))
 			}
 			return out
 		})
 		if err == nil {
 			begin := end
-			for begin > 0 && t.adapter.updates[(begin-1)/2].Layer == layer {
+			for begin > 0 && t.arrays[begin-1].layer == layer {
 				begin--
 			}
 			args := append([]compute.Buffer{tape.hidden[layer], tape.cos, tape.sin}, weights...)
@@ -349,6 +444,23 @@ func (t *Trainer) backward(ctx context.Context, gradients [][]float32) error {
 			return t.half(err)
 		}
 	}
+	if t.arrays[0].layer >= 0 {
+		return nil
+	}
+	p, err := e.get(fmt.Sprintf("train embed B%d T%d", tape.batch, tape.tokens), func(b *builder) []*Node {
+		ids := Reshape(b.int32s(tape.batch, tape.tokens), -1, 1)
+		dx := Reshape(b.float32s(tape.batch, tape.tokens, e.cfg.HiddenSize), -1, e.cfg.HiddenSize)
+		return []*Node{ScatterSum(b.float32s(e.cfg.VocabSize, e.cfg.HiddenSize), ids, dx, false, false)}
+	})
+	if err != nil {
+		return t.half(err)
+	}
+	out, err := p.run(tape.ids, grad, t.grads[0])
+	if err != nil {
+		return t.half(err)
+	}
+	free(t.grads[0])
+	t.grads[0] = out[0]
 	return nil
 }
 
@@ -364,8 +476,8 @@ func (t *Trainer) prepare() error {
 	if t.grads != nil {
 		return nil
 	}
-	for _, size := range t.sizes() {
-		b, err := upload(t.p.engine.backend, make([]float32, size[0]*size[1]), size[0], size[1])
+	for _, a := range t.arrays {
+		b, err := upload(t.p.engine.backend, make([]float32, a.size()), a.dims...)
 		if err != nil {
 			free(t.grads...)
 			t.grads = nil
@@ -376,21 +488,15 @@ func (t *Trainer) prepare() error {
 	return nil
 }
 
-// sizes returns the shapes of A and B of each update, in the order of the parameters.
-func (t *Trainer) sizes() [][2]int {
-	var sizes [][2]int
-	r := t.adapter.config.Rank
-	for _, u := range t.adapter.updates {
-		sizes = append(sizes, [2]int{u.Linear.In, r}, [2]int{r, u.Linear.Out})
-	}
-	return sizes
-}
-
 // headBackward returns the gradient of Σ g·logProbs with respect to the last block's output, float32 [B, T, D].
 func (t *Trainer) headBackward(ctx context.Context, tape *tape, rows, targets []int32, g []float32) (compute.Buffer, error) {
 	e := t.p.engine
 	n, width := e.scoreRows(), e.cfg.HiddenSize
-	p, err := e.get(fmt.Sprintf("train head B%d T%d N%d", tape.batch, tape.tokens, n), func(b *builder) []*Node {
+	name := fmt.Sprintf("train head B%d T%d N%d", tape.batch, tape.tokens, n)
+	if t.adapter == nil {
+		name += " all"
+	}
+	p, err := e.get(name, func(b *builder) []*Node {
 		norm, head := e.headParameters(b)
 		hidden := Reshape(b.float32s(tape.batch, tape.tokens, width), -1, width)
 		at, target, g := b.int32s(n), b.int32s(n), b.float32s(n)
@@ -404,9 +510,15 @@ func (t *Trainer) headBackward(ctx context.Context, tape *tape, rows, targets []
 		onehot := ConvertDType(isTarget, dtypes.Float32)
 		change := Mul(Sub(onehot, Exp(Sub(logits, ExpandAxes(logSum, 0)))), ExpandAxes(g, 0)) // [V, N], ∂/∂logits
 		normed := Dot(change, head).General([]int{0}, nil, []int{0}, nil)                     // [N, D], ∂/∂ of the head's input
-		dx := Gradient(ReduceAllSum(Mul(transformer.RMSNorm(x, norm, e.cfg.RMSNormEps), StopGradient(normed))), x)[0]
-		sum = ScatterSum(sum, index, dx, false, false)
-		return []*Node{Reshape(sum, tape.batch, tape.tokens, width)}
+		y := transformer.RMSNorm(x, norm, e.cfg.RMSNormEps)
+		changes := Gradient(ReduceAllSum(Mul(y, StopGradient(normed))), x, norm)
+		sum = ScatterSum(sum, index, changes[0], false, false)
+		out := []*Node{Reshape(sum, tape.batch, tape.tokens, width)}
+		if t.adapter == nil {
+			weight := Dot(change, y).General([]int{1}, nil, []int{0}, nil) // [V, D]
+			out = append(out, Add(changes[1], b.float32s(width)), Add(weight, b.float32s(e.cfg.VocabSize, width)))
+		}
+		return out
 	})
 	if err != nil {
 		return nil, err
@@ -432,12 +544,22 @@ func (t *Trainer) headBackward(ctx context.Context, tape *tape, rows, targets []
 		if in[2], err = upload(e.backend, weight, n); err != nil {
 			return err
 		}
-		out, err := p.run(append(e.headBuffers(), tape.hidden[len(tape.hidden)-1], in[0], in[1], in[2], sum)...)
+		args := append(e.headBuffers(), tape.hidden[len(tape.hidden)-1], in[0], in[1], in[2], sum)
+		var own []int // of arrays
+		if t.adapter == nil {
+			own = []int{t.index(checkpoint.NormName), t.index(e.cfg.HeadName())}
+			args = append(args, t.grads[own[0]], t.grads[own[1]])
+		}
+		out, err := p.run(args...)
 		if err != nil {
 			return err
 		}
 		free(sum)
 		sum = out[0]
+		for i, j := range own {
+			free(t.grads[j])
+			t.grads[j] = out[1+i]
+		}
 		return nil
 	}
 	for len(rows) > 0 {
@@ -470,8 +592,8 @@ func (t *Trainer) Gradients(ctx context.Context) ([]float32, error) {
 		t.grads = nil
 	}()
 	var all []float32
-	for i, size := range t.sizes() {
-		g, err := download[float32](t.grads[i], size[0]*size[1])
+	for i, a := range t.arrays {
+		g, err := download[float32](t.grads[i], a.size())
 		if err != nil {
 			return nil, err
 		}
@@ -483,29 +605,25 @@ func (t *Trainer) Gradients(ctx context.Context) ([]float32, error) {
 	return all, nil
 }
 
-// Parameters returns the adapter as one array: by layer and linear A [in, r], then B [r, out].
+// Parameters returns what is trained as one array. Of an adapter: by layer and linear, A [in, r], then B [r, out]. Of all weights:
+// the embedding, by block its norms and linears [in, out], the last norm, and the head where it is not the embedding.
 func (t *Trainer) Parameters(ctx context.Context) ([]float32, error) {
 	if err := t.lock(ctx); err != nil {
 		return nil, fmt.Errorf("policy %s: parameters: %w", t.p.name, err)
 	}
 	defer t.p.unlock()
 	var all []float32
-	sizes := t.sizes()
-	for i, u := range t.adapter.updates {
-		ab := t.adapter.buffers[updateName(u)]
-		for j, b := range ab {
-			size := sizes[2*i+j]
-			x, err := download[float32](b, size[0]*size[1])
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, x...)
+	for _, a := range t.arrays {
+		x, err := download[float32](t.buffer(a), a.size())
+		if err != nil {
+			return nil, err
 		}
+		all = append(all, x...)
 	}
 	return all, nil
 }
 
-// SetParameters replaces the adapter's arrays, in the order of [Trainer.Parameters]; the policy plays with them from now on, and
+// SetParameters replaces what is trained, in the order of [Trainer.Parameters]; the policy plays with them from now on, and
 // what it had cached with the former ones is forgotten. A number that is not finite is an error and changes nothing.
 func (t *Trainer) SetParameters(ctx context.Context, parameters []float32) error {
 	if err := t.setParameters(ctx, parameters); err != nil {
@@ -516,8 +634,8 @@ func (t *Trainer) SetParameters(ctx context.Context, parameters []float32) error
 
 func (t *Trainer) setParameters(ctx context.Context, parameters []float32) error {
 	total := 0
-	for _, size := range t.sizes() {
-		total += size[0] * size[1]
+	for _, a := range t.arrays {
+		total += a.size()
 	}
 	if len(parameters) != total {
 		return fmt.Errorf("got %d numbers, want %d", len(parameters), total)
@@ -529,24 +647,72 @@ func (t *Trainer) setParameters(ctx context.Context, parameters []float32) error
 		return err
 	}
 	defer t.p.unlock()
-	next := make([]compute.Buffer, 0, 2*len(t.adapter.updates))
-	for _, size := range t.sizes() {
-		n := size[0] * size[1]
-		b, err := upload(t.p.engine.backend, parameters[:n], size[0], size[1])
+	next := make([]compute.Buffer, 0, len(t.arrays))
+	for _, a := range t.arrays {
+		n := a.size()
+		b, err := upload(t.p.engine.backend, parameters[:n], a.dims...)
 		if err != nil {
 			free(next...)
 			return err
 		}
 		next, parameters = append(next, b), parameters[n:]
 	}
-	t.p.cache.drop(func(r *row) bool { return !r.base })
-	t.tape.release() // its hidden states are of the former adapter
+	t.p.cache.drop(func(r *row) bool { return t.adapter == nil || !r.base })
+	t.tape.release() // its hidden states are of the former parameters
 	t.tape = nil
-	for i, u := range t.adapter.updates {
-		name := updateName(u)
-		former := t.adapter.buffers[name]
-		t.adapter.buffers[name] = [2]compute.Buffer{next[2*i], next[2*i+1]}
-		free(former[0], former[1])
+	for i, a := range t.arrays {
+		free(t.buffer(a))
+		if t.adapter == nil {
+			t.p.engine.weights.buffers[a.name] = next[i]
+			continue
+		}
+		ab := t.adapter.buffers[a.name]
+		ab[a.part] = next[i]
+		t.adapter.buffers[a.name] = ab
 	}
 	return nil
+}
+
+// WriteModel writes the policy's weights as they are now, in float32, as a Hugging Face directory with the configuration and the
+// tokenizer files of the directory that the policy was opened from; see [checkpoint.WriteModel]. A policy with an adapter, or whose
+// weights are bfloat16 (on a GPU), is refused: [checkpoint.WriteMerged] writes what an adapter makes of a model.
+func (p *Policy) WriteModel(ctx context.Context, dir string) error {
+	tensors, err := p.tensors(ctx)
+	if err != nil {
+		return fmt.Errorf("policy %s: write model: %w", p.name, err)
+	}
+	if err := checkpoint.WriteModel(dir, p.path, tensors); err != nil {
+		return fmt.Errorf("policy %s: %w", p.name, err)
+	}
+	return nil
+}
+
+// tensors copies the weights to the host in the checkpoint's layout.
+func (p *Policy) tensors(ctx context.Context) (map[string][]float32, error) {
+	if err := p.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer p.unlock()
+	switch {
+	case p.engine.adapter != nil:
+		return nil, errors.New("there is an adapter, which would be left out; write that, or merge it with checkpoint.WriteMerged")
+	case p.engine.weights.half:
+		return nil, fmt.Errorf("on %s the weights are bfloat16; open the policy on a CPU", p.device.Name)
+	}
+	tensors := map[string][]float32{}
+	for _, spec := range p.config.Tensors() {
+		n := 1
+		for _, d := range spec.Shape {
+			n *= d
+		}
+		x, err := download[float32](p.engine.weights.buffers[spec.Name], n)
+		if err != nil {
+			return nil, err
+		}
+		if transposed(spec.Name) {
+			x = transpose(x, spec.Shape[1], spec.Shape[0])
+		}
+		tensors[spec.Name] = x
+	}
+	return tensors, nil
 }

@@ -282,3 +282,162 @@ func TestTrainerErrors(t *testing.T) {
 		t.Errorf("a refused update changed the parameters (error %v)", err)
 	}
 }
+
+// TestFullTrainer trains a model from random weights until it knows two sequences better, checks the gradient with respect to each of
+// its arrays against a central difference, and writes and reads what it has learned. Tied and untied, on every device.
+func TestFullTrainer(t *testing.T) {
+	for _, name := range []string{"qwen2-tiny", "llama-tiny"} {
+		for _, d := range devices(t) {
+			if testing.Short() && d != device.Go {
+				continue
+			}
+			t.Run(name+"/"+d, func(t *testing.T) { testFullTrainer(t, filepath.Join("testdata", name), d) })
+		}
+	}
+	ctx := context.Background()
+	o := on(device.Go)
+	o.Adapter = "testdata/qwen2-tiny/adapter"
+	p := openOn(t, tiny, o)
+	if _, err := p.FullTrainer(ctx); err == nil || !strings.Contains(err.Error(), "adapter") {
+		t.Errorf("a trainer of all weights beside an adapter: error %v", err)
+	}
+	if err := p.WriteModel(ctx, filepath.Join(t.TempDir(), "m")); err == nil || !strings.Contains(err.Error(), "adapter") {
+		t.Errorf("the model without its adapter was written: error %v", err)
+	}
+}
+
+func testFullTrainer(t *testing.T, source, d string) {
+	ctx := context.Background()
+	config, err := checkpoint.ReadConfig(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tensors, err := checkpoint.NewTensors(config, 0.1, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "new")
+	if err := checkpoint.WriteModel(dir, source, tensors); err != nil {
+		t.Fatal(err)
+	}
+	p := openOn(t, dir, on(d))
+	trainer, err := p.FullTrainer(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(trainer.Close) // before the policy's
+	batch := [][]int32{ids(1, 14), ids(2, 9)}
+	masks := [][]bool{make([]bool, 13), make([]bool, 8)}
+	ones := [][]float32{make([]float32, 13), make([]float32, 8)}
+	for b := range masks {
+		for i := range masks[b] {
+			masks[b][i], ones[b][i] = true, 1
+		}
+	}
+	value := func() float64 {
+		t.Helper()
+		logProbs, err := trainer.Forward(ctx, batch, masks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := 0.0
+		for _, row := range logProbs {
+			for _, x := range row {
+				sum += float64(x)
+			}
+		}
+		return sum
+	}
+	gradient := func() []float32 {
+		t.Helper()
+		value()
+		if err := trainer.Backward(ctx, ones); err != nil {
+			t.Fatal(err)
+		}
+		g, err := trainer.Gradients(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	parameters := func() []float32 {
+		t.Helper()
+		x, err := trainer.Parameters(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	move := func(from, direction []float32, step float64) {
+		t.Helper()
+		moved := slices.Clone(from)
+		for i := range moved {
+			moved[i] += float32(step * float64(direction[i]))
+		}
+		if err := trainer.SetParameters(ctx, moved); err != nil {
+			t.Fatal(err)
+		}
+	}
+	length := func(g []float32) float64 {
+		sum := 0.0
+		for _, v := range g {
+			sum += float64(v) * float64(v)
+		}
+		return math.Sqrt(sum)
+	}
+
+	// Array by array, so that none hides behind the large ones.
+	x, g := parameters(), gradient()
+	begin := 0
+	for _, a := range trainer.arrays {
+		part := make([]float32, len(g))
+		copy(part[begin:], g[begin:begin+a.size()])
+		begin += a.size()
+		size := length(part)
+		if strings.HasSuffix(a.name, "k_proj.bias") {
+			continue // softmax hardly depends on it: too small to be measured so
+		}
+		if !(size > 0) {
+			t.Errorf("the gradient of %s is %g", a.name, size)
+			continue
+		}
+		h := 0.1 / size // the value moves by 0.1
+		move(x, part, h/size)
+		up := value()
+		move(x, part, -h/size)
+		down := value()
+		if got := (up - down) / (2 * h); math.Abs(got-size) > 0.01*size {
+			t.Errorf("the value changes by %g along the gradient of %s, whose norm is %g", got, a.name, size)
+		}
+	}
+	if begin != len(g) {
+		t.Fatalf("arrays of %d numbers, %d gradients", begin, len(g))
+	}
+
+	move(x, g, 0)
+	before := value()
+	for range 30 {
+		g := gradient()
+		move(parameters(), g, 0.3/length(g))
+	}
+	if after := value(); !(after > before/2) {
+		t.Errorf("the log-probability of two sequences went from %g to %g in 30 steps", before, after)
+	}
+	now, err := p.LogProbs(ctx, batch, LogProbOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "trained")
+	if err := p.WriteModel(ctx, out); err != nil {
+		t.Fatal(err)
+	}
+	again, err := openOn(t, out, on(d)).LogProbs(ctx, batch, LogProbOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for b := range again {
+		if !slices.Equal(again[b], now[b]) {
+			t.Error("what was written says something else than the policy")
+		}
+	}
+}

@@ -137,6 +137,8 @@ func trainingDevices(t *testing.T) []string {
 	return []string{device.Go, device.XLACPU}
 }
 
+var _ grpo.Model = (*policy.Trainer)(nil)
+
 // recorder keeps the gradients that pass through a trainer.
 type recorder struct {
 	*policy.Trainer

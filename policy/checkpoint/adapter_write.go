@@ -1,18 +1,13 @@
 package checkpoint
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/google/renameio/v2"
 )
 
 // AdapterWeights is a LoRA adapter in memory: what training begins from, changes and writes.
@@ -192,21 +187,11 @@ func WriteMerged(dir string, base *Checkpoint, w *AdapterWeights) error {
 	if err := w.Check(base.Config); err != nil {
 		return fmt.Errorf("write merged model %s: %w", dir, err)
 	}
-	raw, err := os.ReadFile(filepath.Join(base.path, configFile))
-	if err != nil {
-		return fmt.Errorf("write merged model %s: %w; the base must be a Hugging Face directory", dir, err)
-	}
-	var config map[string]json.RawMessage // numbers stay as they are written
-	if err := unmarshalJSON(raw, &config); err != nil {
-		return fmt.Errorf("write merged model %s: %s: %w", dir, filepath.Join(base.path, configFile), err)
-	}
-	delete(config, "torch_dtype") // the name before Transformers 5
-	config["dtype"] = json.RawMessage(`"float32"`)
 	updates := map[string]Update{}
 	for _, u := range w.Updates {
 		updates[u.module()+".weight"] = u
 	}
-	var entries []Entry
+	tensors := map[string][]float32{}
 	for _, spec := range base.Config.Tensors() {
 		t, err := base.Tensor(spec.Name)
 		if err != nil {
@@ -219,31 +204,10 @@ func WriteMerged(dir string, base *Checkpoint, w *AdapterWeights) error {
 		if u, ok := updates[spec.Name]; ok {
 			merge(data, u, w.Config)
 		}
-		entries = append(entries, Entry{Name: spec.Name, DType: F32, Shape: spec.Shape, Data: Float32Bytes(data)})
+		tensors[spec.Name] = data
 	}
-	return writeDir(dir, func(dir string) error {
-		for _, name := range companions {
-			data, err := os.ReadFile(filepath.Join(base.path, name))
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			if err := writeFile(filepath.Join(dir, name), data); err != nil {
-				return err
-			}
-		}
-		if err := writeJSON(filepath.Join(dir, configFile), config); err != nil {
-			return err
-		}
-		return WriteSafetensors(filepath.Join(dir, weightsFile), entries, map[string]string{"format": "pt"})
-	})
+	return WriteModel(dir, base.path, tensors)
 }
-
-// companions are the files of a Hugging Face directory that do not depend on the weights.
-var companions = []string{generationFile, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-	"vocab.json", "merges.txt", "chat_template.jinja"}
 
 // merge adds Scale·B·A to weight [out, in].
 func merge(weight []float32, u Update, c AdapterConfig) {
@@ -258,53 +222,4 @@ func merge(weight []float32, u Update, c AdapterConfig) {
 			}
 		}
 	}
-}
-
-// writeDir lets fill write into a folder beside dir, syncs it and renames it to dir.
-func writeDir(dir string, fill func(dir string) error) (err error) {
-	fail := func(err error) error { return fmt.Errorf("write %s: %w", dir, err) }
-	if old, err := os.ReadDir(dir); err == nil && len(old) > 0 {
-		return fail(errors.New("the folder is not empty; choose another one"))
-	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fail(fmt.Errorf("%w; choose another folder", err))
-	}
-	dir = filepath.Clean(dir)
-	parent := filepath.Dir(dir)
-	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return fail(err)
-	}
-	temp, err := os.MkdirTemp(parent, "."+filepath.Base(dir)+"-")
-	if err != nil {
-		return fail(fmt.Errorf("%w; choose a folder that is writable", err))
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(temp))
-		}
-	}()
-	if err := fill(temp); err != nil {
-		return fail(err)
-	}
-	if err := os.Chmod(temp, 0o755); err != nil {
-		return fail(err)
-	}
-	if err := syncDir(temp); err != nil {
-		return fail(err)
-	}
-	if err := os.Rename(temp, dir); err != nil {
-		return fail(err)
-	}
-	return syncDir(parent)
-}
-
-func writeJSON(path string, value any) error {
-	data, err := json.MarshalIndent(value, "", "  ") // sorts the keys
-	if err != nil {
-		return err
-	}
-	return writeFile(path, append(data, '\n'))
-}
-
-func writeFile(path string, data []byte) error {
-	return renameio.WriteFile(path, data, 0o644, renameio.WithTempDir(filepath.Dir(path)))
 }
