@@ -19,6 +19,7 @@ import (
 type benchOptions struct {
 	policy, device string
 	batches        []int
+	group          int
 	beir           []string
 }
 
@@ -30,6 +31,13 @@ var benchSections = []struct {
 }{
 	{"policy", "prefill and decode, beside what this machine's memory and matrix products allow", func(ctx context.Context, o benchOptions) ([]any, error) {
 		r, err := bench.Policy(ctx, o.policy, o.device, o.batches)
+		if err != nil {
+			return nil, err
+		}
+		return []any{r}, nil
+	}},
+	{"training", "one GRPO step with a LoRA adapter: rollout, reference, update, memory", func(ctx context.Context, o benchOptions) ([]any, error) {
+		r, err := bench.Training(ctx, o.policy, o.device, o.group)
 		if err != nil {
 			return nil, err
 		}
@@ -82,6 +90,9 @@ section.`,
 					return usagef("bench: --batch %d: want 1 or more", b)
 				}
 			}
+			if o.group < 2 {
+				return usagef("bench: --group %d: want 2 or more", o.group)
+			}
 			if !slices.Contains([]string{device.Best, device.XLACPU, device.XLACUDA, device.Go}, o.device) {
 				return usagef("bench: --device %q: want %s, %s or %s", o.device, device.XLACPU, device.XLACUDA, device.Go)
 			}
@@ -93,6 +104,7 @@ section.`,
 	flags.StringVar(&o.policy, "policy", policy.Default, "policy to measure: a built-in name or a directory")
 	flags.StringVar(&o.device, "device", device.Best, "xla:cpu, xla:cuda or go; the best one here if not given")
 	flags.IntSliceVar(&o.batches, "batch", []int{1, 4, 16}, "batch sizes of the policy")
+	flags.IntVar(&o.group, "group", 4, "trajectories of the GRPO step")
 	flags.StringArrayVar(&o.beir, "beir", nil, "folder of a test collection in BEIR's layout, beside the built-in one; may be repeated")
 	flags.BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
