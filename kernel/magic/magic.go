@@ -41,6 +41,7 @@ type Cell struct {
 	Go string
 	// Masked is the cell with every byte of a command replaced by a space: offsets into the cell are offsets into Masked.
 	Masked string
+	Exec   string // the function that %exec calls, as the last line of Go does
 	// Args are the program arguments that %%, %main, %args or %exec gave; nil where none of them stands in the cell.
 	Args []string
 	// SetsArgs says that one of them stands in the cell: %% alone sets no arguments.
@@ -49,6 +50,9 @@ type Cell struct {
 	Help       string
 	HelpDetail int // 1 for ??
 }
+
+// MainOpen is the line of Go that stands for %% and %main.
+const MainOpen = "func() {"
 
 // Error is a command that cannot be.
 type Error struct {
@@ -145,6 +149,7 @@ func Parse(code string) (Cell, error) {
 				continue
 			}
 			cell.SetsArgs, cell.Args, exec = true, args[1:], args[0]
+			cell.Exec = exec
 			if !identifier(exec) {
 				fail(n, "%%exec: %q is not the name of a function", exec)
 			}
@@ -165,7 +170,7 @@ func Parse(code string) (Cell, error) {
 		fail(mainAt+1, "%%%% and %%exec in one cell: each makes the main function; keep one of them")
 	}
 	if mainAt >= 0 && strings.TrimSpace(strings.Join(goCode[mainAt:], "")) != "" {
-		goCode[mainAt] = "func() {"
+		goCode[mainAt] = MainOpen
 		goCode = append(goCode, "}()")
 	}
 	if exec != "" {
