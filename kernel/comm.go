@@ -114,7 +114,7 @@ func (c *comm) handle(r *wire.Request) error {
 	c.mu.Unlock()
 	switch {
 	case data.Address == addressPong:
-		signal(c.pong)
+		wakeUp(c.pong)
 	case data.Address == addressPing:
 		return c.send(r, addressPong, map[string]any{"value": true})
 	case wanted:

@@ -23,7 +23,7 @@ func (k *kernel) Shell(r *wire.Request) {
 		k.mu.Lock()
 		k.queue = append(k.queue, r)
 		k.mu.Unlock()
-		signal(k.wake)
+		wakeUp(k.wake)
 	case "comm_open", "comm_msg", "comm_close":
 		select {
 		case k.comms <- r:
@@ -320,7 +320,7 @@ func (k *kernel) isComplete(ctx context.Context, r *wire.Request) (any, error) {
 	return reply, nil
 }
 
-func signal(c chan struct{}) {
+func wakeUp(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -34,7 +34,7 @@ func Listen(ctx context.Context, c Connection, log *slog.Logger) (*Server, error
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{signer: signer, session: newID(), username: userName(), log: log, input: make(chan *Message)}
+	s := &Server{signer: signer, session: newID(), username: userName(), log: log, input: make(chan *Message, 16)}
 	var bound []*socket
 	for _, b := range []struct {
 		to   **socket
@@ -88,7 +88,7 @@ func (s *Server) Serve(ctx context.Context, h Handler) {
 			select {
 			case s.input <- m:
 			default:
-				s.log.Debug("an input_reply that nothing waits for")
+				s.log.Warn("dropped an input_reply: many came that nothing waits for")
 			}
 		}
 	})
@@ -182,6 +182,9 @@ func (r *Request) Input(ctx context.Context, prompt string, password bool) (stri
 	s := r.server
 	s.inputMu.Lock()
 	defer s.inputMu.Unlock()
+	for len(s.input) > 0 { // answers to a question that was given up
+		<-s.input
+	}
 	ask, err := newMessage(s.session, s.username, "input_request", r.RawHeader, map[string]any{"prompt": prompt, "password": password})
 	if err != nil {
 		return "", err
