@@ -1,0 +1,733 @@
+// Package toolchain builds what cells run on, and cells, with Go's own compiler and linker.
+//
+// The base of a module is a worker executable and two Go shared libraries: libgo.so with the runtime, the standard library and the worker's own
+// packages, libbase.so with everything else that cells may import. A cell is one package, compiled against the export data of
+// those packages and linked as a plugin against the two libraries (-linkshared). So a cell holds its own code only: it links in
+// a tenth of a second whatever it imports, and takes two or three megabytes. Packages outside of the base are compiled when a
+// cell first imports them and are linked into the cells that use them.
+//
+// A base is a snapshot: it holds export data, libraries and the module's sources as they were, so that edits on disk do not
+// reach a living session.
+package toolchain
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sort"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/renameio/v2"
+)
+
+// Module is the import path prefix of this project's packages, which the base needs.
+const Module = "github.com/soarbook/soarbook"
+
+const (
+	linkPkg   = Module + "/kernel/worker/link"
+	stubPkg   = Module + "/kernel/worker/stub"
+	workerPkg = Module + "/kernel/worker"
+)
+
+// format changes where a base of an older layout must not be used.
+const format = "soarbook kernel base 6"
+
+// Options says what a base is built from.
+type Options struct {
+	Dir      string   // a folder of the module
+	CacheDir string   // where bases are kept
+	Preload  []string // import paths or patterns that go into libbase.so
+	Logger   *slog.Logger
+}
+
+// Package is one package that cells can import.
+type Package struct {
+	Path, Name string
+	File       string // export data (in the base) or the whole archive (late packages)
+	Lib        string // libgo.so, libbase.so, or empty where the package is linked into cells
+	Dir        string // where its source lies; may be empty
+	Std        bool
+	Local      bool // belongs to the main module
+	Cgo        bool
+	Imports    []string
+}
+
+// Source is one file of the main module as it was when the base was built.
+type Source struct {
+	Path string // absolute
+	Pkg  string // import path of its package
+	Sum  string // SHA-256 of its content
+}
+
+// Base is what one state of a module gives cells.
+type Base struct {
+	Dir       string // the base's folder
+	ModuleDir string // root of the main module
+	ModPath   string // its path
+	GoVersion string
+	GOROOT    string
+	ModCache  string
+	ToolDir   string
+	GOARCH    string
+	Env       []string // go environment that archives were built with
+	Packages  map[string]*Package
+	Std       []string // importable paths of the standard library
+	Sources   []Source
+	Stamp     string
+}
+
+type goEnv struct {
+	GOMOD, GOWORK, GOVERSION, GOROOT, GOTOOLDIR, GOMODCACHE, GOARCH, GOOS, GOFLAGS, CGO_ENABLED, CC, GOEXPERIMENT, GOAMD64, CGO_CFLAGS, CGO_LDFLAGS string
+}
+
+// Open returns the base of the module around o.Dir, building it where the cache has none for this state of the module.
+func Open(ctx context.Context, o Options) (*Base, error) {
+	if runtime.GOOS != "linux" || (runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64") {
+		return nil, fmt.Errorf("kernel: cells need linux on amd64 or arm64, this is %s on %s; use stock GoNB here", runtime.GOOS, runtime.GOARCH)
+	}
+	out, err := goCmd(ctx, o.Dir, nil, "env", "-json", "GOMOD", "GOWORK", "GOVERSION", "GOROOT", "GOTOOLDIR", "GOMODCACHE", "GOARCH", "GOOS", "GOFLAGS", "CGO_ENABLED", "CC", "GOEXPERIMENT", "GOAMD64", "CGO_CFLAGS", "CGO_LDFLAGS")
+	if err != nil {
+		return nil, err
+	}
+	var env goEnv
+	if err := json.Unmarshal(out, &env); err != nil {
+		return nil, fmt.Errorf("go env: %w", err)
+	}
+	if env.GOMOD == "" || env.GOMOD == os.DevNull {
+		return nil, fmt.Errorf("folder %s is in no Go module: cells need one; run the kernel in a checkout of soarbook, or make a module with \"go mod init\" and \"go get %s\"", o.Dir, Module)
+	}
+	if env.CGO_ENABLED != "1" {
+		return nil, errors.New("cgo is off (CGO_ENABLED=0) but cells are loaded as plugins, which need it: install a C compiler and unset CGO_ENABLED")
+	}
+	stamp, err := stamp(env, o.Preload)
+	if err != nil {
+		return nil, err
+	}
+	root := filepath.Join(o.CacheDir, "base")
+	dir := filepath.Join(root, stamp)
+	if b, err := load(dir); err == nil {
+		return b, nil
+	}
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return nil, fmt.Errorf("kernel cache: %w; set SOARBOOK_CACHE to a folder that can be written", err)
+	}
+	unlock, err := lock(ctx, filepath.Join(root, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if b, err := load(dir); err == nil { // another process was first
+		return b, nil
+	}
+	prune(root, dir, o.Logger)
+	start := time.Now()
+	b, err := build(ctx, o, env, dir, stamp)
+	if err != nil {
+		return nil, err
+	}
+	o.Logger.Info("kernel: built the worker", "module", env.GOMOD, "packages", len(b.Packages), "seconds", time.Since(start).Seconds())
+	return b, nil
+}
+
+func load(dir string) (*Base, error) {
+	name := filepath.Join(dir, "base.json")
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	b := new(Base)
+	if err := json.Unmarshal(data, b); err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	_ = os.Chtimes(name, now, now) // prune goes by it; a read-only cache is fine
+	return b, nil
+}
+
+// prune removes bases that nothing used for two weeks, and all but the eight newest of the rest that are older than a day.
+func prune(root, keep string, log *slog.Logger) {
+	names, err := filepath.Glob(filepath.Join(root, "*", "base.json"))
+	if err != nil {
+		return
+	}
+	type entry struct {
+		dir string
+		mod time.Time
+	}
+	var all []entry
+	for _, n := range names {
+		if st, err := os.Stat(n); err == nil && filepath.Dir(n) != keep {
+			all = append(all, entry{filepath.Dir(n), st.ModTime()})
+		}
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].mod.After(all[j].mod) })
+	for i, e := range all {
+		age := time.Since(e.mod)
+		if age > 14*24*time.Hour || (i >= 8 && age > 24*time.Hour) {
+			if err := os.RemoveAll(e.dir); err != nil {
+				log.Warn("kernel: old worker stays", "dir", e.dir, "err", err)
+			}
+		}
+	}
+}
+
+// lock takes an exclusive lock on the file, waiting until ctx ends.
+func lock(ctx context.Context, name string) (func(), error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", name, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// stamp names a state of the module without running go list: the Go version and environment, go.mod and go.sum, and name,
+// size and time of every Go file.
+func stamp(env goEnv, preload []string) (string, error) {
+	h := sha256.New()
+	fmt.Fprintln(h, format, env, preload)
+	for _, name := range []string{env.GOMOD, strings.TrimSuffix(env.GOMOD, ".mod") + ".sum", env.GOWORK} {
+		if name == "" || name == "off" {
+			continue
+		}
+		data, err := os.ReadFile(name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		fmt.Fprintln(h, name, len(data))
+		h.Write(data)
+	}
+	err := walkModule(filepath.Dir(env.GOMOD), func(path string, d fs.DirEntry) error {
+		if strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		st, err := d.Info()
+		if err != nil {
+			return nil // gone meanwhile
+		}
+		fmt.Fprintln(h, path, st.Size(), st.ModTime().UnixNano())
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil))[:24], nil
+}
+
+// walkModule visits the source files of a module: those that the go command would look at.
+func walkModule(root string, visit func(path string, d fs.DirEntry) error) error {
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if path == root {
+				return err
+			}
+			return nil // unreadable folders hold no package
+		}
+		name := d.Name()
+		if d.IsDir() {
+			if path != root && (strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") || name == "testdata" || name == "node_modules") {
+				return fs.SkipDir
+			}
+			if path != root {
+				if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil {
+					return fs.SkipDir
+				}
+			}
+			return nil
+		}
+		switch filepath.Ext(name) {
+		case ".go", ".s", ".c", ".h", ".cc", ".cpp":
+			return visit(path, d)
+		}
+		return nil
+	})
+}
+
+// listed is what go list says of a package.
+type listed struct {
+	ImportPath, Name, Dir, Export                 string
+	Standard, Incomplete                          bool
+	GoFiles, CgoFiles, SFiles, HFiles, EmbedFiles []string
+	Imports                                       []string
+	Module                                        *struct {
+		Path, Dir string
+		Main      bool
+	}
+	Error *struct {
+		Pos, Err string
+	}
+	DepsErrors []*struct{ Err string }
+}
+
+const listFields = "-json=ImportPath,Name,Dir,Export,Standard,Incomplete,GoFiles,CgoFiles,SFiles,HFiles,EmbedFiles,Imports,Module,Error,DepsErrors"
+
+var sharedFlags = []string{"-buildmode=shared", "-linkshared", "-trimpath"}
+
+func goCmd(ctx context.Context, dir string, extra []string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), extra...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		if errors.Is(err, exec.ErrNotFound) {
+			return nil, fmt.Errorf("the go command is not on PATH: cells are compiled with it; install Go 1.26 or newer: %w", err)
+		}
+		return out, fmt.Errorf("go %s in %s: %w\n%s", strings.Join(args[:min(len(args), 3)], " "), dir, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return out, nil
+}
+
+func list(ctx context.Context, dir string, extra []string, args ...string) ([]*listed, error) {
+	out, err := goCmd(ctx, dir, extra, append([]string{"list", "-e", listFields}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	var all []*listed
+	dec := json.NewDecoder(bytes.NewReader(out))
+	for {
+		p := new(listed)
+		if err := dec.Decode(p); err == io.EOF {
+			return all, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("go list: %w", err)
+		}
+		all = append(all, p)
+	}
+}
+
+// core is what every cell may reach for; it and the worker's needs make libgo.so.
+var core = []string{
+	"bufio", "bytes", "cmp", "context", "encoding/json", "errors", "fmt", "io", "iter", "log", "maps", "math", "math/rand", "math/rand/v2", "os", "path",
+	"path/filepath", "plugin", "reflect", "regexp", "runtime", "runtime/cgo", "runtime/debug", "slices", "sort", "strconv", "strings", "sync", "sync/atomic", "time", "unicode",
+	"unicode/utf8", "unsafe",
+}
+
+func build(ctx context.Context, o Options, env goEnv, dir, stamp string) (_ *Base, err error) {
+	o.Logger.Info("kernel: building the worker; the first time this takes about a minute", "module", env.GOMOD)
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "export"), 0o700); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(dir)
+		}
+	}()
+	modDir := filepath.Dir(env.GOMOD)
+	std, err := goCmd(ctx, modDir, nil, "list", "std")
+	if err != nil {
+		return nil, err
+	}
+	b := &Base{Dir: dir, ModuleDir: modDir, GoVersion: env.GOVERSION, GOROOT: env.GOROOT, ModCache: env.GOMODCACHE, ToolDir: env.GOTOOLDIR, GOARCH: env.GOARCH, Packages: map[string]*Package{}, Stamp: stamp}
+	for _, p := range strings.Fields(string(std)) {
+		if !internalPath(p) {
+			b.Std = append(b.Std, p)
+		}
+	}
+	// Which of the wanted packages are there, and are no programs?
+	found, err := list(ctx, modDir, nil, append([]string{"-find"}, o.Preload...)...)
+	if err != nil {
+		return nil, err
+	}
+	roots := append([]string{workerPkg, linkPkg, Module + "/kernel/display", Module + "/kernel/cellctx"}, core...)
+	for _, p := range found {
+		switch {
+		case p.Name == "main" || p.Name == "" || p.ImportPath == stubPkg:
+		case p.Error != nil:
+			o.Logger.Debug("kernel: package is not in the worker", "package", p.ImportPath, "err", p.Error.Err)
+		default:
+			roots = append(roots, p.ImportPath)
+		}
+	}
+	slices.Sort(roots)
+	roots = slices.Compact(roots)
+	roots = slices.DeleteFunc(roots, func(p string) bool { return p == "unsafe" })
+	all, err := list(ctx, modDir, nil, append(append([]string{"-deps", "-export"}, sharedFlags...), roots...)...)
+	if err != nil {
+		return nil, err
+	}
+	// Packages that do not compile, and what stands on them, stay out; a cell that imports one is told why.
+	byPath := map[string]*listed{}
+	for _, p := range all {
+		byPath[p.ImportPath] = p
+	}
+	bad := map[string]bool{}
+	for _, p := range all { // dependencies come first
+		broken := p.Export == "" && p.ImportPath != "unsafe"
+		for _, i := range p.Imports {
+			broken = broken || bad[resolveImport(byPath, i)]
+		}
+		if broken {
+			bad[p.ImportPath] = true
+			msg := "a dependency does not compile"
+			if p.Error != nil {
+				msg = p.Error.Err
+			}
+			if p.ImportPath == workerPkg || p.ImportPath == linkPkg {
+				return nil, fmt.Errorf("package %s, which the kernel's worker is made of: %s; the module %s must be soarbook or require it (go get %s)", p.ImportPath, msg, env.GOMOD, Module)
+			}
+			level := slog.LevelDebug
+			if p.Module != nil && p.Module.Main {
+				level = slog.LevelWarn
+			}
+			o.Logger.Log(ctx, level, "kernel: package is not in the worker", "package", p.ImportPath, "err", msg)
+		}
+		if p.Module != nil && p.Module.Main && b.ModPath == "" {
+			b.ModPath = p.Module.Path
+		}
+	}
+	// Two libraries: what the core needs, and the rest.
+	inCore := map[string]bool{}
+	var mark func(path string)
+	mark = func(path string) {
+		if inCore[path] || byPath[path] == nil {
+			return
+		}
+		inCore[path] = true
+		for _, i := range byPath[path].Imports {
+			mark(resolveImport(byPath, i))
+		}
+	}
+	for _, p := range append([]string{workerPkg, linkPkg, Module + "/kernel/display", Module + "/kernel/cellctx"}, core...) {
+		mark(p)
+	}
+	// Linking reads the whole archives; afterwards only their export data is wanted.
+	archives := filepath.Join(dir, "archives.cfg")
+	var cfg bytes.Buffer
+	var goArgs, baseArgs []string
+	n := 0
+	for _, p := range all {
+		if bad[p.ImportPath] || p.ImportPath == "unsafe" {
+			continue
+		}
+		fmt.Fprintf(&cfg, "packagefile %s=%s\n", p.ImportPath, p.Export)
+		q := &Package{Path: p.ImportPath, Name: p.Name, Dir: p.Dir, Std: p.Standard, Cgo: len(p.CgoFiles) > 0}
+		q.Local = p.Module != nil && p.Module.Main
+		if inCore[p.ImportPath] {
+			q.Lib = "libgo.so"
+			goArgs = append(goArgs, p.ImportPath+"="+p.Export)
+		} else {
+			q.Lib = "libbase.so"
+			baseArgs = append(baseArgs, p.ImportPath+"="+p.Export)
+		}
+		q.File = filepath.Join(dir, "export", fmt.Sprintf("%d.a", n))
+		n++
+		if err := copyExport(p.Export, q.File); err != nil {
+			return nil, err
+		}
+		b.Packages[p.ImportPath] = q
+		if q.Local {
+			if err := b.addSources(p); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := os.WriteFile(archives, cfg.Bytes(), 0o600); err != nil {
+		return nil, err
+	}
+	defer os.Remove(archives)
+	// The stub is linked into cells, so its archive is kept whole.
+	stub, err := list(ctx, modDir, nil, append(append([]string{"-export"}, sharedFlags...), stubPkg)...)
+	if err != nil {
+		return nil, err
+	}
+	if len(stub) != 1 || stub[0].Export == "" {
+		return nil, fmt.Errorf("package %s does not compile: %+v", stubPkg, stub)
+	}
+	stubFile := filepath.Join(dir, "stub.a")
+	if err := copyFile(stub[0].Export, stubFile); err != nil {
+		return nil, err
+	}
+	b.Packages[stubPkg] = &Package{Path: stubPkg, Name: "stub", File: stubFile}
+
+	link := filepath.Join(env.GOTOOLDIR, "link")
+	common := []string{"-linkshared", "-checklinkname=0", "-s", "-w", "-r", dir, "-importcfg"}
+	run := func(args ...string) error {
+		_, err := runTool(ctx, dir, nil, link, args...)
+		return err
+	}
+	if err := run(append(append([]string{"-buildmode=shared", "-o", filepath.Join(dir, "libgo.so")}, append(common, archives)...), goArgs...)...); err != nil {
+		return nil, fmt.Errorf("linking libgo.so: %w", err)
+	}
+	for _, p := range all {
+		if inCore[p.ImportPath] && p.ImportPath != "unsafe" {
+			fmt.Fprintf(&cfg, "packageshlib %s=%s\n", p.ImportPath, filepath.Join(dir, "libgo.so"))
+		}
+	}
+	if err := os.WriteFile(archives, cfg.Bytes(), 0o600); err != nil {
+		return nil, err
+	}
+	if len(baseArgs) == 0 {
+		return nil, errors.New("the worker would hold no package beside the standard library: name some in Config.Preload")
+	}
+	if err := run(append(append([]string{"-buildmode=shared", "-o", filepath.Join(dir, "libbase.so")}, append(common, archives)...), baseArgs...)...); err != nil {
+		return nil, fmt.Errorf("linking libbase.so: %w", err)
+	}
+	if err := b.writeConfigs(); err != nil {
+		return nil, err
+	}
+	// The worker itself.
+	src := filepath.Join(dir, "main.go")
+	// The blank import makes the executable ask for libbase.so too.
+	some, _, _ := strings.Cut(baseArgs[0], "=")
+	if err := os.WriteFile(src, []byte("package main\n\nimport (\n\t\""+workerPkg+"\"\n\t_ \""+some+"\"\n)\n\nfunc main() { worker.Main() }\n"), 0o600); err != nil {
+		return nil, err
+	}
+	obj := filepath.Join(dir, "main.a")
+	if _, err := runTool(ctx, dir, nil, filepath.Join(env.GOTOOLDIR, "compile"), "-p", "main", "-dynlink", "-linkshared", "-trimpath", dir+"=>", "-importcfg", filepath.Join(dir, "compile.cfg"), "-o", obj, "-pack", src); err != nil {
+		return nil, fmt.Errorf("compiling the worker: %w", err)
+	}
+	if err := run("-buildmode=exe", "-linkshared", "-s", "-w", "-r", dir, "-o", filepath.Join(dir, "worker"), "-importcfg", filepath.Join(dir, "link.cfg"), obj); err != nil {
+		return nil, fmt.Errorf("linking the worker: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "local.map"), []byte("{ local: runtime.addmoduledata*; };\n"), 0o600); err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(b)
+	if err != nil {
+		return nil, err
+	}
+	if err := renameio.WriteFile(filepath.Join(dir, "base.json"), data, 0o600); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// resolveImport maps an import as written to the package that it means (the standard library vendors some).
+func resolveImport(byPath map[string]*listed, path string) string {
+	if byPath[path] == nil && byPath["vendor/"+path] != nil {
+		return "vendor/" + path
+	}
+	return path
+}
+
+func internalPath(p string) bool {
+	return p == "internal" || p == "vendor" || strings.HasPrefix(p, "internal/") || strings.HasPrefix(p, "vendor/") || strings.Contains(p, "/internal/") || strings.HasSuffix(p, "/internal")
+}
+
+// writeConfigs writes the import configurations that cells are compiled and linked with.
+func (b *Base) writeConfigs() error {
+	var c, l bytes.Buffer
+	for _, path := range b.sorted() {
+		p := b.Packages[path]
+		fmt.Fprintf(&c, "packagefile %s=%s\n", path, p.File)
+		if p.Lib != "" {
+			fmt.Fprintf(&l, "packageshlib %s=%s\n", path, filepath.Join(b.Dir, p.Lib))
+		}
+		fmt.Fprintf(&l, "packagefile %s=%s\n", path, p.File)
+	}
+	if err := os.WriteFile(filepath.Join(b.Dir, "compile.cfg"), c.Bytes(), 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(b.Dir, "link.cfg"), l.Bytes(), 0o600)
+}
+
+func (b *Base) sorted() []string {
+	names := make([]string, 0, len(b.Packages))
+	for p := range b.Packages {
+		names = append(names, p)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// addSources copies the files of a package of the main module, so that they can be compiled as they were.
+func (b *Base) addSources(p *listed) error {
+	for _, group := range [][]string{p.GoFiles, p.CgoFiles, p.SFiles, p.HFiles, p.EmbedFiles} {
+		for _, name := range group {
+			path := filepath.Join(p.Dir, name)
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			sum := sha256.Sum256(data)
+			s := Source{Path: path, Pkg: p.ImportPath, Sum: hex.EncodeToString(sum[:])}
+			copy := b.copyOf(s)
+			if err := os.MkdirAll(filepath.Dir(copy), 0o700); err != nil {
+				return err
+			}
+			if err := os.WriteFile(copy, data, 0o600); err != nil {
+				return err
+			}
+			b.Sources = append(b.Sources, s)
+		}
+	}
+	return nil
+}
+
+func (b *Base) copyOf(s Source) string { return filepath.Join(b.Dir, "src", s.Sum) }
+
+// Changed returns the packages of the main module whose files on disk are not those of the base.
+func (b *Base) Changed() []string {
+	known := map[string]bool{}
+	changed := map[string]bool{}
+	dirs := map[string]string{}
+	for _, s := range b.Sources {
+		known[s.Path] = true
+		dirs[filepath.Dir(s.Path)] = s.Pkg
+		data, err := os.ReadFile(s.Path)
+		if err != nil {
+			changed[s.Pkg] = true
+			continue
+		}
+		sum := sha256.Sum256(data)
+		if hex.EncodeToString(sum[:]) != s.Sum {
+			changed[s.Pkg] = true
+		}
+	}
+	for dir, pkg := range dirs {
+		names, _ := filepath.Glob(filepath.Join(dir, "*.go"))
+		for _, n := range names {
+			if !known[n] && !strings.HasSuffix(n, "_test.go") && matchesBuild(n) {
+				changed[pkg] = true
+			}
+		}
+	}
+	var out []string
+	for p := range changed {
+		out = append(out, p)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Late compiles packages that the base does not hold, with the module as the base saw it, and returns them with their
+// dependencies outside of the base.
+func (b *Base) Late(ctx context.Context, scratch string, paths []string) ([]*Package, error) {
+	over := struct{ Replace map[string]string }{map[string]string{}}
+	known := map[string]bool{}
+	for _, s := range b.Sources {
+		known[s.Path] = true
+		over.Replace[s.Path] = b.copyOf(s)
+	}
+	for _, s := range b.Sources {
+		names, _ := filepath.Glob(filepath.Join(filepath.Dir(s.Path), "*.go"))
+		for _, n := range names {
+			if !known[n] && !strings.HasSuffix(n, "_test.go") && matchesBuild(n) {
+				over.Replace[n] = "" // came after the base
+			}
+		}
+	}
+	data, err := json.Marshal(over)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(scratch, "overlay.json")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		return nil, err
+	}
+	all, err := list(ctx, b.ModuleDir, nil, append(append([]string{"-deps", "-export", "-overlay=" + file}, sharedFlags...), paths...)...)
+	if err != nil {
+		return nil, err
+	}
+	var out []*Package
+	for _, p := range all {
+		if b.Packages[p.ImportPath] != nil || p.ImportPath == "unsafe" {
+			continue
+		}
+		if p.Export == "" {
+			msg := "it does not compile"
+			if p.Error != nil {
+				msg = strings.TrimSpace(p.Error.Err)
+			}
+			return nil, &ImportError{Path: p.ImportPath, Msg: msg}
+		}
+		if p.Name == "main" {
+			return nil, &ImportError{Path: p.ImportPath, Msg: "is a program, not an importable package"}
+		}
+		q := &Package{Path: p.ImportPath, Name: p.Name, Dir: p.Dir, Std: p.Standard, Cgo: len(p.CgoFiles) > 0, Imports: p.Imports}
+		q.Local = p.Module != nil && p.Module.Main
+		sum := sha256.Sum256([]byte(p.ImportPath))
+		q.File = filepath.Join(scratch, fmt.Sprintf("late-%x.a", sum[:8]))
+		if err := copyFile(p.Export, q.File); err != nil {
+			return nil, err
+		}
+		out = append(out, q)
+	}
+	return out, nil
+}
+
+// ImportError says why a package cannot be imported.
+type ImportError struct{ Path, Msg string }
+
+func (e *ImportError) Error() string {
+	if strings.Contains(e.Msg, e.Path) {
+		return e.Msg
+	}
+	return fmt.Sprintf("package %s: %s", e.Path, e.Msg)
+}
+
+func copyFile(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o600)
+}
+
+// copyExport keeps the first member of an archive, which is the export data.
+func copyExport(from, to string) error {
+	f, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r := bufio.NewReader(f)
+	head := make([]byte, 8+60)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return fmt.Errorf("archive %s: %w", from, err)
+	}
+	if string(head[:8]) != "!<arch>\n" || !strings.HasPrefix(string(head[8:]), "__.PKGDEF") {
+		return fmt.Errorf("archive %s: got %q, want an archive that starts with __.PKGDEF", from, head[:24])
+	}
+	var size int64
+	if _, err := fmt.Sscan(string(head[8+48:8+58]), &size); err != nil {
+		return fmt.Errorf("archive %s: size of __.PKGDEF: %w", from, err)
+	}
+	out := bytes.NewBuffer(head)
+	if _, err := io.CopyN(out, r, size); err != nil {
+		return fmt.Errorf("archive %s: %w", from, err)
+	}
+	if size%2 == 1 {
+		out.WriteByte('\n')
+	}
+	return os.WriteFile(to, out.Bytes(), 0o600)
+}
