@@ -4,5 +4,7 @@ import "github.com/spf13/cobra"
 
 // commands lists the top-level commands in the order in which help shows them.
 func commands() []*cobra.Command {
-	return []*cobra.Command{}
+	return []*cobra.Command{
+		kernelCommand(),
+	}
 }
