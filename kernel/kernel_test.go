@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/janpfeifer/gonb/gonbui/protocol"
 	"github.com/soarbook/soarbook/kernel/eval"
 	"github.com/soarbook/soarbook/kernel/wire/wiretest"
 )
@@ -32,10 +35,54 @@ type fake struct {
 	live  map[string]bool
 	resets,
 	reloads int
+	pipes []string // of gonbui
+	enc   *gob.Encoder
+	dec   *gob.Decoder
+}
+
+// gonbui opens the pipes once, as gonbui does, and sends.
+func (f *fake) gonbui(word, rest string) error {
+	if f.enc == nil {
+		w, err := os.OpenFile(f.pipes[0], os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		r, err := os.Open(f.pipes[1])
+		if err != nil {
+			return err
+		}
+		f.enc, f.dec = gob.NewEncoder(w), gob.NewDecoder(r)
+		runtime.KeepAlive(w)
+	}
+	id, text, _ := strings.Cut(rest, " ")
+	var d protocol.DisplayData
+	switch word {
+	case "pipe":
+		d.Data = map[protocol.MIMEType]any{protocol.MIMETextHTML: rest}
+	case "pipeid":
+		d = protocol.DisplayData{Data: map[protocol.MIMEType]any{protocol.MIMETextMarkdown: text}, DisplayID: id}
+	case "subscribe":
+		d.Data = map[protocol.MIMEType]any{protocol.MIMECommSubscribe: &protocol.CommSubscription{Address: rest}}
+	case "read":
+		d.Data = map[protocol.MIMEType]any{protocol.MIMECommValue: &protocol.CommValue{Address: rest, Request: true}}
+	case "send":
+		d.Data = map[protocol.MIMEType]any{protocol.MIMECommValue: &protocol.CommValue{Address: id, Value: text}}
+	case "announce":
+		d.Data = map[protocol.MIMEType]any{protocol.MIMEJupyterInput: &protocol.InputRequest{Prompt: rest, Password: true}}
+	}
+	return f.enc.Encode(&d)
 }
 
 func newFake(_ context.Context, cfg eval.Config) (eval.Interface, error) {
-	return &fake{env: map[string]string{}, dir: cfg.WorkDir, live: map[string]bool{"x": true}}, nil
+	f := &fake{env: map[string]string{}, dir: cfg.WorkDir, live: map[string]bool{"x": true}}
+	for _, name := range []string{protocol.GONB_PIPE_ENV, protocol.GONB_PIPE_BACK_ENV} {
+		for _, kv := range cfg.Env {
+			if v, ok := strings.CutPrefix(kv, name+"="); ok {
+				f.pipes = append(f.pipes, v)
+			}
+		}
+	}
+	return f, nil
 }
 
 func (f *fake) Eval(ctx context.Context, cell eval.Cell, fe eval.Frontend) (eval.Result, error) {
@@ -89,6 +136,19 @@ func (f *fake) Eval(ctx context.Context, cell eval.Cell, fe eval.Frontend) (eval
 		case "big":
 			n, _ := strconv.Atoi(rest)
 			fe.Stream("stdout", strings.Repeat("é", n/2))
+		case "pipe", "pipeid", "subscribe", "read", "send", "announce": // what gonbui does
+			if err := f.gonbui(word, rest); err != nil {
+				return res, err
+			}
+		case "values": // waits for values from the front end
+			n, _ := strconv.Atoi(rest)
+			for range n {
+				var v protocol.CommValue
+				if err := f.dec.Decode(&v); err != nil {
+					return res, err
+				}
+				fe.Stream("stdout", fmt.Sprintf("%s=%v\n", v.Address, v.Value))
+			}
 		case "later":
 			go func() {
 				time.Sleep(50 * time.Millisecond)
