@@ -97,6 +97,9 @@ func (k *kernel) execute(r *wire.Request) {
 			cellErr = &eval.CellError{Name: "MagicError", Value: fmt.Sprintf("Cell [%d]: %%capture: %v", n, err)}
 		}
 	}
+	if cellErr != nil && !strings.Contains(cellErr.Value, "Cell [") {
+		cellErr.Value = fmt.Sprintf("Cell [%d]: %s", n, cellErr.Value) // whoever reads a log knows where to look
+	}
 	out.flush()
 	reply := map[string]any{"execution_count": n, "payload": payload, "user_expressions": map[string]any{}}
 	text, _ := res.Data["text/plain"].(string)

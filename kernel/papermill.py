@@ -6,9 +6,11 @@ translates anything: this module is such an engine, the default one unchanged, a
 
 import json
 import math
+import re
 
 from papermill.engines import NBClientEngine
 from papermill.exceptions import PapermillException
+from papermill.models import Parameter
 from papermill.translators import Translator, papermill_translators
 
 
@@ -55,6 +57,18 @@ class GoTranslator(Translator):
     @classmethod
     def assign(cls, name, str_val):
         return f"{name} := {str_val}"
+
+    # name := value, or var name type = value, on a line of its own; a comment behind it is the parameter's help.
+    DECLARATION = re.compile(r"""^(?:var\s+(?P<var>\w+)(?:\s+(?P<type>[^=]+?))?\s*=|(?P<name>\w+)\s*:=)\s*(?P<value>(?:"(?:\\.|[^"\\])*"|`[^`]*`|[^/"`])+?)\s*(?://\s*(?P<help>.*))?$""")
+
+    @classmethod
+    def inspect(cls, parameters_cell):
+        found = []
+        for line in parameters_cell["source"].splitlines():
+            m = cls.DECLARATION.match(line.strip())
+            if m:
+                found.append(Parameter(name=m["var"] or m["name"], inferred_type_name=m["type"] or "None", default=m["value"], help=m["help"] or ""))
+        return found
 
 
 papermill_translators.register("go", GoTranslator)

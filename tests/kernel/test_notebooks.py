@@ -125,6 +125,8 @@ class Notebooks(unittest.TestCase):
         self.assertTrue(papermill_translators.find_translator("soarbook", "go"), "run `soarbook kernel install --prefix` on this environment")
         path = self.write(notebook("n := 1\nname := \"a\"\nrates := []float64{0.1}", 'fmt.Println(n, name, rates)\nfmt.Printf("%T %T %T\\n", n, name, rates)', tags=[0]))
         out = papermill.execute_notebook(path, self.dir / "out.ipynb", parameters={"n": 5, "name": 'q"\\é\n', "rates": [1, 2.5]}, progress_bar=False)
+        found = papermill.inspect_notebook(self.write(notebook('a := 1 // how many\nvar b string = "x//y"\nc := `z`\nfmt.Println(a)', tags=[0]), "p.ipynb"))
+        self.assertEqual({k: (v["default"], v["help"]) for k, v in found.items()}, {"a": ("1", "how many"), "b": ('"x//y"', ""), "c": ("`z`", "")})
         self.assertIn('5 q"\\é\n [1 2.5]', out.cells[-1].outputs[0]["text"])
         self.assertIn("int string []float64", out.cells[-1].outputs[0]["text"])
         for name, (source, want) in FAILURES.items():
