@@ -45,11 +45,7 @@ func python(t *testing.T, modules ...string) string {
 func install(t *testing.T, python string) []string {
 	t.Helper()
 	dir := t.TempDir()
-	binary := filepath.Join(dir, "soarbook")
-	build := exec.Command("go", "build", "-o", binary, "github.com/soarbook/soarbook/cmd/soarbook")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	binary := built(t)
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)

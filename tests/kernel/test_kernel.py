@@ -27,7 +27,7 @@ class SoarbookTests(jupyter_kernel_test.KernelTests):
     code_generate_error = 'panic("boom")'
     code_execute_result = [
         {"code": "1 + 2 + 3", "result": "6"},
-        {"code": '"a" + "b"', "result": '"ab"'},
+        {"code": '"a" + "b"', "result": "ab"},
         {"code": "[]int{1, 2, 3}", "result": "[1 2 3]"},
         {"code": "y := 7; y * 2", "result": "14"},
         {"code": "40 + 2", "result": "42"},

@@ -19,7 +19,7 @@ import (
 	"github.com/go-zeromq/zmq4"
 )
 
-// Timeout bounds every wait of a client.
+// Timeout bounds every wait of a client that does not say otherwise.
 const Timeout = 20 * time.Second
 
 // Msg is a message as a client sees it.
@@ -75,6 +75,7 @@ type Client struct {
 	Key     []byte // signs what is sent; tests change it
 	verify  []byte
 	Session string
+	Wait    time.Duration // for a message; Timeout where zero
 	sockets map[string]zmq4.Socket
 	in      map[string]chan Msg
 }
@@ -239,11 +240,15 @@ func (c *Client) Send(channel, msgType string, content any) string {
 // Next returns the next message of a channel.
 func (c *Client) Next(channel string) Msg {
 	c.t.Helper()
+	wait := c.Wait
+	if wait == 0 {
+		wait = Timeout
+	}
 	select {
 	case m := <-c.in[channel]:
 		return m
-	case <-time.After(Timeout):
-		c.t.Fatalf("no message on %s within %v", channel, Timeout)
+	case <-time.After(wait):
+		c.t.Fatalf("no message on %s within %v", channel, wait)
 		panic("unreachable")
 	}
 }
