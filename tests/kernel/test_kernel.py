@@ -37,7 +37,7 @@ class SoarbookTests(jupyter_kernel_test.KernelTests):
         {"code": 'gonbui.DisplayPng([]byte{1, 2, 3})', "mime": "image/png"},
         {"code": 'gonbui.DisplayMarkdown("*x*")', "mime": "text/markdown"},
     ]
-    code_history_pattern = "1?2*"
+    code_history_pattern = "1 + 2*"
     supported_history_operations = ("tail", "range", "search")
     code_inspect_sample = "strings.TrimSuffix"
     code_clear_output = 'import "github.com/soarbook/soarbook/kernel/display"\ndisplay.Clear(true)'
