@@ -431,6 +431,7 @@ type gen struct {
 	unused   []token.Pos
 	noImp    map[int]bool
 	result   ast.Expr
+	hide     bool // a semicolon follows the last expression
 	edits    []edit
 	alias    map[string]string
 	reuse    map[types.Object]*Decl
@@ -732,15 +733,22 @@ func (g *gen) check(forced map[string]bool, failed map[*Chunk]string) (bool, err
 	g.noImp = map[int]bool{}
 	var errs Errors
 	again := false
+	type unkeyed struct {
+		pos token.Pos
+		msg string
+	}
+	var positional []unkeyed
+	late := false
+	var report func(err error)
 	conf := types.Config{Importer: imp{s}, Sizes: types.SizesFor("gc", runtime.GOARCH)}
-	conf.Error = func(err error) {
+	report = func(err error) {
 		e, ok := err.(types.Error)
 		if !ok {
 			errs = append(errs, &Error{N: g.n, Line: 1, Col: 1, Msg: err.Error()})
 			return
 		}
 		off := g.off(e.Pos)
-		if e.Soft && strings.HasPrefix(e.Msg, "declared and not used: ") {
+		if e.Soft && strings.Contains(e.Msg, "declared and not used") && !strings.HasPrefix(e.Msg, "label ") {
 			g.unused = append(g.unused, e.Pos)
 			return
 		}
@@ -751,6 +759,10 @@ func (g *gen) check(forced map[string]bool, failed map[*Chunk]string) (bool, err
 			}
 		}
 		if g.result != nil && e.Pos >= g.result.Pos() && e.Pos < g.result.End() && strings.HasSuffix(e.Msg, "is not used") {
+			return
+		}
+		if !late && strings.HasPrefix(e.Msg, "implicit assignment to unexported field") {
+			positional = append(positional, unkeyed{e.Pos, e.Msg})
 			return
 		}
 		c, co := g.origin(off)
@@ -772,7 +784,29 @@ func (g *gen) check(forced map[string]bool, failed map[*Chunk]string) (bool, err
 		line, col := c.at(co)
 		errs = append(errs, &Error{N: c.N, Line: line, Col: col, Msg: g.message(e.Msg)})
 	}
+	conf.Error = report
 	_ = types.NewChecker(&conf, g.fset, g.pkg, g.info).Files([]*ast.File{f}) // errors went to conf.Error
+	// Literals without keys: cells are one package to the person, so their own types' fields can be set.
+	late = true
+	for _, u := range positional {
+		var lit *ast.CompositeLit
+		ast.Inspect(f, func(n ast.Node) bool {
+			if l, ok := n.(*ast.CompositeLit); ok && l.Lbrace < u.pos && u.pos < l.Rbrace {
+				lit = l // the innermost comes last
+			}
+			return true
+		})
+		if lit != nil {
+			t := types.Unalias(g.info.TypeOf(lit))
+			if p, ok := t.(*types.Pointer); ok {
+				t = types.Unalias(p.Elem())
+			}
+			if n, ok := t.(*types.Named); !ok || ours(n.Obj().Pkg()) {
+				continue
+			}
+		}
+		report(types.Error{Fset: g.fset, Pos: u.pos, Msg: u.msg})
+	}
 	if again {
 		return true, nil
 	}
@@ -855,9 +889,10 @@ func (g *gen) findResult() {
 		return
 	}
 	last := g.body[len(g.body)-1]
-	if last.Kind != Stmt || last.Main || last.Semi {
+	if last.Kind != Stmt || last.Main {
 		return
 	}
+	g.hide = last.Semi
 	w := g.where[last]
 	for _, d := range g.file.Decls {
 		fn, ok := d.(*ast.FuncDecl)

@@ -828,8 +828,12 @@ func (g *gen) finish(failed map[*Chunk]string) (*Plan, error) {
 		case st.spec == nil:
 			if g.result != nil && g.off(g.result.Pos()) >= st.from && g.off(g.result.End()) <= st.to {
 				tv := g.info.Types[g.result]
-				if !tv.IsVoid() {
-					run.WriteString(rt + ".Result(" + g.render(g.off(g.result.Pos()), g.off(g.result.End())) + ")\n")
+				if !tv.IsVoid() && !g.prints(g.result) {
+					f := ".Result("
+					if g.hide {
+						f = ".Discard("
+					}
+					run.WriteString(rt + f + g.render(g.off(g.result.Pos()), g.off(g.result.End())) + ")\n")
 					break
 				}
 			}
@@ -903,6 +907,11 @@ func (g *gen) finish(failed map[*Chunk]string) (*Plan, error) {
 		deps = append(deps, q)
 	}
 	src.WriteString(")\n\n")
+	for i, sp := range g.specs {
+		if !g.noImp[i] {
+			src.WriteString(g.touch(sp))
+		}
+	}
 	src.WriteString(storage.String())
 	src.WriteString(body.String())
 	fmt.Fprintf(&src, "func init() { %s.Register(%q, %s0run, %s0s.Keep) }\n", rt, g.path, Mark, Mark)
@@ -939,6 +948,57 @@ func (g *gen) finish(failed map[*Chunk]string) (*Plan, error) {
 
 	g.record(p, steps, chunkUses, newVar, chains, failed)
 	return p, nil
+}
+
+// prints says whether x is a call of fmt's printing functions, whose results nobody wants to see.
+func (g *gen) prints(x ast.Expr) bool {
+	call, ok := ast.Unparen(x).(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	var id *ast.Ident
+	switch f := ast.Unparen(call.Fun).(type) {
+	case *ast.SelectorExpr:
+		id = f.Sel
+	case *ast.Ident:
+		id = f
+	default:
+		return false
+	}
+	o, ok := g.info.Uses[id].(*types.Func)
+	return ok && o.Pkg() != nil && o.Pkg().Path() == "fmt" && (strings.HasPrefix(o.Name(), "Print") || strings.HasPrefix(o.Name(), "Fprint"))
+}
+
+// touch uses an import in a way that leaves no code, since the cell may need it only for a type that is written elsewhere.
+func (g *gen) touch(sp spec) string {
+	p, err := g.s.load(sp.path)
+	if err != nil {
+		return ""
+	}
+	prefix := sp.name + "."
+	if sp.name == "." {
+		prefix = ""
+	}
+	if sp.path == "unsafe" {
+		return "var _ " + prefix + "Pointer\n"
+	}
+	for _, n := range p.Scope().Names() {
+		switch o := p.Scope().Lookup(n).(type) {
+		case *types.Func:
+			if o.Exported() && o.Type().(*types.Signature).TypeParams().Len() == 0 {
+				return "var _ = " + prefix + n + "\n"
+			}
+		case *types.Const:
+			if o.Exported() {
+				return "const _ = " + prefix + n + "\n"
+			}
+		case *types.TypeName:
+			if named, ok := o.Type().(*types.Named); o.Exported() && ok && named.TypeParams().Len() == 0 {
+				return "var _ *" + prefix + n + "\n"
+			}
+		}
+	}
+	return ""
 }
 
 func identNames(ids []*ast.Ident) []string {

@@ -421,6 +421,16 @@ func (c *Chunk) parse(src string) error {
 				break
 			}
 		}
+		if c.Recv == "" {
+			off := c.offset(d.Recv.Pos())
+			line, col := c.at(off)
+			msg := "method " + c.Method + " has no receiver"
+			if len(d.Recv.List) > 0 {
+				t := d.Recv.List[0].Type
+				msg = "cannot define new methods on non-local type " + strings.TrimPrefix(c.Text[c.offset(t.Pos()):c.offset(t.End())], "*")
+			}
+			return Errors{{N: c.N, Line: line, Col: col, Msg: msg}}
+		}
 	case *ast.GenDecl:
 		for _, s := range d.Specs {
 			switch s := s.(type) {

@@ -198,6 +198,9 @@ func Result(values ...any) {
 	}
 }
 
+// Discard takes the values of a last expression that a semicolon hides.
+func Discard(...any) {}
+
 // encodable turns bytes into base64 text, as Jupyter has it.
 func encodable(data map[string]any) map[string]any {
 	if data == nil {
