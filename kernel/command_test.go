@@ -101,17 +101,21 @@ func TestCommands(t *testing.T) {
 	if r, _ := k.Execute("nothing?"); r.Str("status") != "error" {
 		t.Errorf("help on nothing: %v", r.Content)
 	}
-	if got := k.fake.env["ABC"]; got != "x y" {
+	f := <-k.made
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if got := f.env["ABC"]; got != "x y" {
 		t.Errorf("the worker's ABC is %q", got)
 	}
-	if k.fake.dir != dir {
-		t.Errorf("the worker's folder is %s, want %s", k.fake.dir, dir)
+	if f.dir != dir {
+		t.Errorf("the worker's folder is %s, want %s", f.dir, dir)
 	}
 }
 
 // Arguments reach the program, and flags are parsed where GoNB parses them.
 func TestArguments(t *testing.T) {
 	k := start(t, nil)
+	f := <-k.made
 	const set = "os.Args = append(os.Args[:1:1]"
 	for _, c := range []struct{ code, want, reason string }{
 		{"%%\n", "", "no arguments before and after: nothing to set"},
@@ -122,10 +126,7 @@ func TestArguments(t *testing.T) {
 		{"out x\n%exec f -q", "out x\n\nfunc() { " + set + `, "-q"); flag.CommandLine.Init(os.Args[0], flag.PanicOnError); flag.Parse(); f() }()`, "%exec"},
 	} {
 		k.Execute(c.code)
-		got := ""
-		if n := len(k.fake.codes); n > 0 {
-			got = k.fake.codes[n-1]
-		}
+		got := f.lastCode()
 		if got != c.want {
 			t.Errorf("%q: Go code\n%s\nwant\n%s\n(%s)", c.code, got, c.want, c.reason)
 		}

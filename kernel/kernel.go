@@ -74,11 +74,7 @@ type kernel struct {
 	cwd     string
 	args    []string        // program arguments of the cells
 	ids     map[string]bool // display ids of gonbui that were shown
-	wanted  restart
 }
-
-// restart is whether a shutdown request asked to be restarted.
-type restart bool
 
 // Run serves until a front end asks for a shutdown, ctx ends, or the parent process is gone. A shutdown that was asked for is no
 // error.

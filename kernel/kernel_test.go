@@ -271,7 +271,7 @@ func (l *logs) String() string {
 type running struct {
 	*wiretest.Client
 	path string
-	fake *fake
+	made chan *fake
 	logs *logs
 	done chan error
 	stop context.CancelFunc
@@ -286,12 +286,12 @@ func start(t *testing.T, change func(*Config)) *running {
 
 func startOn(t *testing.T, path string, change func(*Config)) *running {
 	t.Helper()
-	r := &running{path: path, logs: &logs{}, done: make(chan error, 1), ints: make(chan os.Signal, 1)}
+	r := &running{path: path, logs: &logs{}, made: make(chan *fake, 1), done: make(chan error, 1), ints: make(chan os.Signal, 1)}
 	cfg := Config{ConnectionFile: path, Version: "test", WorkDir: t.TempDir(), StateDir: t.TempDir(), Interrupt: r.ints,
 		Logger: slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		NewEvaluator: func(ctx context.Context, c eval.Config) (eval.Interface, error) {
 			ev, err := newFake(ctx, c)
-			r.fake = ev.(*fake)
+			r.made <- ev.(*fake)
 			return ev, err
 		}}
 	cfg.Eval.Dir = "."
@@ -317,6 +317,16 @@ func startOn(t *testing.T, path string, change func(*Config)) *running {
 	})
 	r.Client = wiretest.Dial(t, path)
 	return r
+}
+
+// lastCode is the Go code that the evaluator got last.
+func (f *fake) lastCode() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.codes) == 0 {
+		return ""
+	}
+	return f.codes[len(f.codes)-1]
 }
 
 func types(ms []wiretest.Msg) string {

@@ -234,7 +234,7 @@ func (s *Server) read() {
 			return
 		default:
 		}
-		if err != nil && !errors.Is(err, io.EOF) {
+		if !errors.Is(err, io.EOF) {
 			s.h.Broken(fmt.Errorf("what the cell sent through gonbui cannot be understood: %w; rich output works again after the kernel restarts", err))
 			s.skip()
 		}
