@@ -283,3 +283,62 @@ func TestParentGone(t *testing.T) {
 		}
 	}
 }
+
+// command runs the program and returns what it prints and its exit code.
+func command(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs strings.Builder
+	cmd := exec.Command(built(t), args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+func TestStatusAndStop(t *testing.T) {
+	run := t.TempDir()
+	env := []string{"XDG_RUNTIME_DIR=" + run}
+	if out, _, code := command(t, env, "kernel", "status"); out != "no live session\n" || code != 0 {
+		t.Errorf("no session: %q, exit code %d", out, code)
+	}
+	if out, _, code := command(t, env, "kernel", "status", "--json"); out != "[]\n" || code != 0 {
+		t.Errorf("no session: %q, exit code %d", out, code)
+	}
+	p := begin(t, ".", env...)
+	p.ok(t, "x := make([]int, 1000)", "", "")
+	out, _, code := command(t, env, "kernel", "status", "--json")
+	var live []kernel.Live
+	if err := json.Unmarshal([]byte(out), &live); err != nil || code != 0 || len(live) != 1 {
+		t.Fatalf("%v, exit code %d: %s", err, code, out)
+	}
+	if l := live[0]; l.PID != p.cmd.Process.Pid || l.ConnectionFile != p.path || l.ExecutionCount != 1 || l.WorkerPID == 0 || l.WorkerBytes < 1<<20 ||
+		len(l.Variables) != 1 || l.Variables[0].Name != "x" || l.Variables[0].Type != "[]int" {
+		t.Errorf("%+v", l)
+	}
+	if out, _, _ := command(t, env, "kernel", "status"); !strings.Contains(out, fmt.Sprint(p.cmd.Process.Pid)) || !strings.Contains(out, "idle") {
+		t.Errorf("status: %s", out)
+	}
+	for _, args := range [][]string{{"kernel", "stop"}, {"kernel", "stop", "x"}, {"kernel", "stop", "--all", "1"}, {"kernel", "run"}, {"kernel", "odd"}, {"kernel", "status", "--odd"},
+		{"kernel", "install", "--user", "--prefix", "x"}} {
+		if out, errs, code := command(t, env, args...); code != 2 || out != "" || errs == "" {
+			t.Errorf("%v: exit code %d, stdout %q, stderr %q, want 2 and an error", args, code, out, errs)
+		}
+	}
+	if _, errs, code := command(t, env, "kernel", "stop", "999999999"); code != 1 || !strings.Contains(errs, "kernel status") {
+		t.Errorf("no such session: exit code %d, %q", code, errs)
+	}
+	if out, errs, code := command(t, env, "kernel", "stop", "--all"); code != 0 || out != fmt.Sprintf("stopped %d\n", p.cmd.Process.Pid) {
+		t.Errorf("exit code %d, %q, %q", code, out, errs)
+	}
+	select {
+	case err := <-p.done:
+		p.done <- err
+		if err != nil {
+			t.Errorf("the kernel ends with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the kernel goes on")
+	}
+}
