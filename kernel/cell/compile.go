@@ -480,6 +480,12 @@ func (g *gen) assemble(ctx context.Context) error {
 				free[id.Name] = map[string]bool{}
 			}
 			for sel := range c.Sels[id.Name] {
+				if sel == hole {
+					if len(c.Sels[id.Name]) == 1 {
+						free[id.Name][""] = true // some package of the name will do
+					}
+					continue
+				}
 				free[id.Name][sel] = true
 			}
 		}

@@ -250,6 +250,9 @@ func (s *Session) resolve(ctx context.Context, name string, sels map[string]bool
 			continue
 		}
 		for sel := range sels {
+			if sel == "" {
+				return spec{name, p}, true
+			}
 			if o := q.Scope().Lookup(sel); o != nil && o.Exported() {
 				hits++
 			}

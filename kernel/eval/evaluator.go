@@ -23,7 +23,7 @@ type Config struct {
 	// Preload lists import paths that the worker links once, so that cells that import them need not; nil stands for what
 	// DefaultPreload gives. Patterns such as "./..." are allowed.
 	Preload []string
-	// Grace is how long an interrupted cell may take before the worker is killed and the state is lost; 400 ms where zero.
+	// Grace is how long an interrupted cell may take before the worker is killed and the state is lost; 350 ms where zero.
 	Grace time.Duration
 	// Logger gets what a person does not see; slog.Default() where nil.
 	Logger *slog.Logger

@@ -230,7 +230,7 @@ type pump struct {
 const (
 	flushAfter = 15 * time.Millisecond
 	flushBytes = 256 << 10
-	holdFor    = 400 * time.Millisecond
+	holdFor    = 3 * time.Second
 )
 
 func (p *pump) run() {

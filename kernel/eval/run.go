@@ -71,7 +71,7 @@ func New(ctx context.Context, cfg Config) (*Evaluator, error) {
 		cfg.Logger = slog.Default()
 	}
 	if cfg.Grace == 0 {
-		cfg.Grace = 400 * time.Millisecond
+		cfg.Grace = 350 * time.Millisecond
 	}
 	if cfg.Preload == nil {
 		cfg.Preload = DefaultPreload()
@@ -293,6 +293,11 @@ func (e *Evaluator) eval(ctx context.Context, c Cell, fe Frontend) (Result, erro
 		return Result{}, err
 	}
 	reply, cerr := e.run(ctx, p, c.N, plan.Path, built.Plugin)
+	if cerr != nil && cerr.Name == "ExitError" && p.state.ExitCode() == 0 {
+		// os.Exit(0) says that all went well; the state is gone all the same.
+		fe.Stream("stderr", cerr.Value+"\n")
+		return Result{}, nil
+	}
 	if cerr != nil && cerr.StateLost {
 		return Result{}, cerr
 	}
@@ -405,15 +410,12 @@ func (e *Evaluator) abandon(p *proc, id int, done chan worker.Reply, state strin
 	case r = <-done: // it ended after all
 	default:
 	}
-	for _, pu := range p.pumps { // what it wrote so far
-		_ = pu
-	}
-	time.Sleep(2 * flushAfter)
+	time.Sleep(2 * flushAfter) // what it wrote so far
 	return r, interrupted(fmt.Sprintf("while it waited (%s); its state is kept", state), false)
 }
 
 func (e *Evaluator) stateOf(p *proc, id int) string {
-	a, err := p.ask(worker.Request{Op: "state", N: id}, 200*time.Millisecond)
+	a, err := p.ask(worker.Request{Op: "state", N: id}, 80*time.Millisecond)
 	if err != nil {
 		return ""
 	}
