@@ -97,8 +97,12 @@ func (k *kernel) execute(r *wire.Request) {
 			cellErr = &eval.CellError{Name: "MagicError", Value: fmt.Sprintf("Cell [%d]: %%capture: %v", n, err)}
 		}
 	}
-	if cellErr != nil && !strings.Contains(cellErr.Value, "Cell [") {
-		cellErr.Value = fmt.Sprintf("Cell [%d]: %s", n, cellErr.Value) // whoever reads a log knows where to look
+	if cellErr != nil {
+		if first, _, _ := strings.Cut(cellErr.Value, "\n"); !strings.Contains(first, "Cell [") { // whoever reads a log knows where to look
+			place := fmt.Sprintf("Cell [%d]: ", n)
+			traceback := append([]string{place + cellErr.Name}, cellErr.Traceback...)
+			cellErr = &eval.CellError{Name: cellErr.Name, Value: place + cellErr.Value, Traceback: traceback, StateLost: cellErr.StateLost}
+		}
 	}
 	out.flush()
 	reply := map[string]any{"execution_count": n, "payload": payload, "user_expressions": map[string]any{}}
