@@ -17,8 +17,8 @@ class SoarbookTests(jupyter_kernel_test.KernelTests):
     code_hello_world = 'fmt.Println("hello, world")'
     code_stderr = 'fmt.Fprintln(os.Stderr, "oops")'
     completion_samples = [
-        {"text": "strings.TrimSuff", "matches": {"strings.TrimSuffix"}},
-        {"text": "zażółć := 1; strings.TrimSuff", "matches": {"strings.TrimSuffix"}},
+        {"text": "strings.TrimSuff", "matches": {"TrimSuffix"}},
+        {"text": "zażółć := 1; strings.TrimSuff", "matches": {"TrimSuffix"}},
     ]
     complete_code_samples = ["1", "x := 3", "func f(a int) int {\n\treturn a\n}", "type T struct{ A int }", "import \"fmt\"", "!ls", "%%\nx := 1"]
     incomplete_code_samples = ["func f(a int) int {", "x := []int{1,", "f(", "s := `abc", "!ls \\"]
