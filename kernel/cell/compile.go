@@ -413,28 +413,27 @@ type gen struct {
 	blanks []string
 	body   []*Chunk
 
-	b        strings.Builder
-	segs     []seg
-	where    map[*Chunk][2]int
-	inits    map[*Chunk]string
-	specs    []spec
-	specAt   map[int]int // line of the text -> index of specs
-	usedDots []string
-	file     *ast.File
-	tfile    *token.File
-	fset     *token.FileSet
-	info     *types.Info
-	pkg      *types.Package
-	olds     map[string]*Decl // mark+"o_"+name
-	oldObj   map[types.Object]*Decl
-	dups     map[*Chunk]map[int]string // names of a := that the cell has already: index -> temporary
-	unused   []token.Pos
-	noImp    map[int]bool
-	result   ast.Expr
-	hide     bool // a semicolon follows the last expression
-	edits    []edit
-	alias    map[string]string
-	reuse    map[types.Object]*Decl
+	b      strings.Builder
+	segs   []seg
+	where  map[*Chunk][2]int
+	inits  map[*Chunk]string
+	specs  []spec
+	specAt map[int]int // line of the text -> index of specs
+	file   *ast.File
+	tfile  *token.File
+	fset   *token.FileSet
+	info   *types.Info
+	pkg    *types.Package
+	olds   map[string]*Decl // mark+"o_"+name
+	oldObj map[types.Object]*Decl
+	dups   map[*Chunk]map[int]string // names of a := that the cell has already: index -> temporary
+	unused []token.Pos
+	noImp  map[int]bool
+	result ast.Expr
+	hide   bool // a semicolon follows the last expression
+	edits  []edit
+	alias  map[string]string
+	reuse  map[types.Object]*Decl
 }
 
 func (g *gen) raw(t string) { g.b.WriteString(t) }

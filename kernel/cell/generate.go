@@ -551,12 +551,16 @@ func (g *gen) finish(failed map[*Chunk]string) (*Plan, error) {
 
 	// Which declaration or statement of the text belongs to which chunk?
 	nodes := map[*Chunk][]ast.Node{}
+	placed := make([]*Chunk, 0, len(g.where))
+	for c := range g.where {
+		placed = append(placed, c)
+	}
+	sort.Slice(placed, func(i, j int) bool { return g.where[placed[i]][0] < g.where[placed[j]][0] })
 	find := func(n ast.Node) {
 		off := g.off(n.Pos())
-		for c, w := range g.where {
-			if off >= w[0] && off < w[1] {
-				nodes[c] = append(nodes[c], n)
-			}
+		i := sort.Search(len(placed), func(i int) bool { return g.where[placed[i]][1] > off })
+		if i < len(placed) && off >= g.where[placed[i]][0] {
+			nodes[placed[i]] = append(nodes[placed[i]], n)
 		}
 	}
 	for _, d := range g.file.Decls {
@@ -680,6 +684,14 @@ func (g *gen) finish(failed map[*Chunk]string) (*Plan, error) {
 			spans = append(spans, span{st.start, st.end, st.c, i})
 		}
 	}
+	sort.Slice(spans, func(i, j int) bool { return spans[i].from < spans[j].from })
+	spanAt := func(p token.Pos) *span {
+		i := sort.Search(len(spans), func(i int) bool { return spans[i].to > p })
+		if i < len(spans) && spans[i].from <= p {
+			return &spans[i]
+		}
+		return nil
+	}
 	chunkUses := map[*Chunk]map[types.Object]bool{}
 	stepUses := make([]map[types.Object]token.Pos, len(steps))
 	for i := range stepUses {
@@ -690,10 +702,8 @@ func (g *gen) finish(failed map[*Chunk]string) (*Plan, error) {
 		if o == nil || !packageLevel(o) {
 			continue
 		}
-		for _, sp := range spans {
-			if id.Pos() >= sp.from && id.Pos() < sp.to && sp.step < 0 {
-				chunkOf[o] = sp.c
-			}
+		if sp := spanAt(id.Pos()); sp != nil && sp.step < 0 {
+			chunkOf[o] = sp.c
 		}
 	}
 	for id, o := range g.info.Uses {
@@ -703,29 +713,25 @@ func (g *gen) finish(failed map[*Chunk]string) (*Plan, error) {
 		if f, ok := o.(*types.Func); ok {
 			o = f.Origin()
 		}
-		for _, sp := range spans {
-			if id.Pos() < sp.from || id.Pos() >= sp.to {
-				continue
+		sp := spanAt(id.Pos())
+		switch {
+		case sp == nil:
+		case sp.step >= 0:
+			if at, ok := stepUses[sp.step][o]; !ok || id.Pos() < at {
+				stepUses[sp.step][o] = id.Pos()
 			}
-			if sp.step >= 0 {
-				if at, ok := stepUses[sp.step][o]; !ok || id.Pos() < at {
-					stepUses[sp.step][o] = id.Pos()
-				}
-			} else {
-				if chunkUses[sp.c] == nil {
-					chunkUses[sp.c] = map[types.Object]bool{}
-				}
-				chunkUses[sp.c][o] = true
+		default:
+			if chunkUses[sp.c] == nil {
+				chunkUses[sp.c] = map[types.Object]bool{}
 			}
+			chunkUses[sp.c][o] = true
 		}
 	}
 	// Methods are reached through their types: a use of a method of this cell counts as a use of its body.
 	for id, o := range g.info.Defs {
 		if f, ok := o.(*types.Func); ok && f.Type().(*types.Signature).Recv() != nil {
-			for _, sp := range spans {
-				if sp.step < 0 && id.Pos() >= sp.from && id.Pos() < sp.to && sp.c.Kind == Func {
-					chunkOf[f] = sp.c
-				}
+			if sp := spanAt(id.Pos()); sp != nil && sp.step < 0 && sp.c.Kind == Func {
+				chunkOf[f] = sp.c
 			}
 		}
 	}

@@ -370,7 +370,7 @@ func build(ctx context.Context, o Options, env goEnv, dir, stamp string) (_ *Bas
 	roots := append([]string{workerPkg, linkPkg, Module + "/kernel/display", Module + "/kernel/cellctx"}, core...)
 	for _, p := range found {
 		switch {
-		case p.Name == "main" || p.Name == "" || p.ImportPath == stubPkg:
+		case p.Name == "main" || p.Name == "" || p.ImportPath == stubPkg || len(p.GoFiles)+len(p.CgoFiles) == 0:
 		case p.Error != nil:
 			o.Logger.Debug("kernel: package is not in the worker", "package", p.ImportPath, "err", p.Error.Err)
 		default:

@@ -160,10 +160,8 @@ func Register(path string, run func(), keep func()) {
 	mu.Lock()
 	defer mu.Unlock()
 	cells[path] = run
-	kept = keep
+	_ = keep // only its being an argument matters; see package stub
 }
-
-var kept func()
 
 // Var makes a variable of a cell known.
 func Var(path, name string, ptr any) {

@@ -70,12 +70,12 @@ func install(t *testing.T, python string) []string {
 		"PATH="+filepath.Dir(python)+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
-func run(t *testing.T, python string, args ...string) {
+func run(t *testing.T, python, module string, env ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, python, append([]string{"-m", "unittest", "-v"}, args...)...)
-	cmd.Env = install(t, python)
+	cmd := exec.CommandContext(ctx, python, "-m", "unittest", "-v", module)
+	cmd.Env = append(install(t, python), env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
@@ -97,4 +97,13 @@ func TestConformance(t *testing.T) {
 
 func TestNotebooks(t *testing.T) {
 	run(t, python(t, "nbclient", "nbconvert", "nbformat"), "test_notebooks")
+}
+
+func TestGoNB(t *testing.T) {
+	py := python(t, "nbclient", "nbformat")
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/janpfeifer/gonb").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, py, "test_gonb", "SOARBOOK_TEST_GONB="+strings.TrimSpace(string(dir)))
 }
