@@ -112,7 +112,7 @@ func (o *output) Display(d eval.Display) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.flushLocked()
-	for _, mime := range []string{"text/plain", "text/markdown", "text/html"} {
+	for _, mime := range []string{"text/markdown", "text/html", "text/plain"} {
 		if s, ok := d.Data[mime].(string); ok {
 			o.capture(s)
 			break
