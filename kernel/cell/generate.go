@@ -999,9 +999,14 @@ func (g *gen) touch(sp spec) string {
 				return "const _ = " + prefix + n + "\n"
 			}
 		case *types.TypeName:
-			if named, ok := o.Type().(*types.Named); o.Exported() && ok && named.TypeParams().Len() == 0 {
-				return "var _ *" + prefix + n + "\n"
+			named, ok := o.Type().(*types.Named)
+			if !o.Exported() || !ok || named.TypeParams().Len() > 0 {
+				continue
 			}
+			if i, ok := named.Underlying().(*types.Interface); ok && !i.IsMethodSet() { // a constraint, such as cmp.Ordered, is no type of a variable
+				return "func _[T " + prefix + n + "]() {}\n"
+			}
+			return "var _ *" + prefix + n + "\n"
 		}
 	}
 	return ""
