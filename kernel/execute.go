@@ -142,7 +142,7 @@ func (k *kernel) execute(r *wire.Request) {
 	k.mu.Unlock()
 	for _, a := range aborted {
 		k.busy(a)
-		k.send(a.Reply("execute_reply", map[string]any{"status": "aborted", "execution_count": n}))
+		k.send(a.Reply("execute_reply", map[string]any{"status": "aborted"}))
 		k.idle(a)
 	}
 }

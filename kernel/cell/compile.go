@@ -128,8 +128,9 @@ func keys(c *Chunk) []string {
 	return out
 }
 
+// special says whether c is a function that runs by itself: main, init, and GoNB's init_something.
 func special(c *Chunk) bool {
-	return c.Kind == Func && c.Recv == "" && (c.Names[0] == "init" || c.Names[0] == "main")
+	return c.Kind == Func && c.Recv == "" && (c.Names[0] == "init" || c.Names[0] == "main" || strings.HasPrefix(c.Names[0], "init_"))
 }
 
 // decide finds what the cell redefines and what has to be compiled again because of it.

@@ -843,8 +843,12 @@ func (e *Evaluator) Reload(ctx context.Context, fe Frontend) (Result, error) {
 		e.forget(p)
 	}
 	e.mu.Lock()
+	was := e.base
 	e.base, e.sess = base, sess
 	e.mu.Unlock()
+	if err := was.Close(); err != nil {
+		e.log.Warn("kernel: the worker before the reload", "err", err)
+	}
 	var restored, gone []string
 	for _, d := range vars {
 		data, ok := saved.Data[d.Key()]
@@ -923,15 +927,24 @@ func (e *Evaluator) restore(ctx context.Context, d *cell.Decl, data []byte) erro
 // Close ends the worker and removes the session's files; see Interface.
 func (e *Evaluator) Close() error {
 	e.stop()
+	<-e.opened // ends at once, since its context has
 	e.mu.Lock()
+	again := e.closed
 	e.closed = true
-	p := e.proc
+	p, base := e.proc, e.base
 	e.mu.Unlock()
+	if again {
+		return nil
+	}
 	if p != nil && p.alive() {
 		p.kill()
 	}
-	if e.own {
-		return os.RemoveAll(e.scratch)
+	var err error
+	if base != nil {
+		err = base.Close()
 	}
-	return nil
+	if e.own {
+		err = errors.Join(err, os.RemoveAll(e.scratch))
+	}
+	return err
 }

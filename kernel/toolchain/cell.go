@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // Unit is one cell to build.
@@ -59,8 +58,6 @@ func (b *Base) Build(ctx context.Context, u Unit) (Built, error) {
 	if err := os.MkdirAll(u.Dir, 0o700); err != nil {
 		return Built{}, err
 	}
-	now := time.Now()
-	_ = os.Chtimes(filepath.Join(b.Dir, "base.json"), now, now) // in use: prune keeps it
 	src := filepath.Join(u.Dir, "cell.go")
 	if err := os.WriteFile(src, []byte(u.Source), 0o600); err != nil {
 		return Built{}, err

@@ -89,7 +89,12 @@ type Base struct {
 	Std       []string // importable paths of the standard library
 	Sources   []Source
 	Stamp     string
+
+	use *os.File // a shared lock, so that prune leaves the base alone
 }
+
+// Close says that the base is not used any more.
+func (b *Base) Close() error { return b.use.Close() }
 
 type goEnv struct {
 	GOMOD, GOWORK, GOVERSION, GOROOT, GOTOOLDIR, GOMODCACHE, GOARCH, GOOS, GOFLAGS, CGO_ENABLED, CC, GOEXPERIMENT, GOAMD64, CGO_CFLAGS, CGO_LDFLAGS string
@@ -136,9 +141,12 @@ func Open(ctx context.Context, o Options) (*Base, error) {
 	}
 	prune(root, dir, o.Logger)
 	start := time.Now()
-	b, err := build(ctx, o, env, dir, stamp)
-	if err != nil {
+	if _, err := build(ctx, o, env, dir, stamp); err != nil {
 		return nil, err
+	}
+	b, err := load(dir)
+	if err != nil {
+		return nil, fmt.Errorf("the worker that was just built in %s: %w", dir, err)
 	}
 	o.Logger.Info("kernel: built the worker", "module", env.GOMOD, "packages", len(b.Packages), "seconds", time.Since(start).Seconds())
 	return b, nil
@@ -146,12 +154,22 @@ func Open(ctx context.Context, o Options) (*Base, error) {
 
 func load(dir string) (*Base, error) {
 	name := filepath.Join(dir, "base.json")
-	data, err := os.ReadFile(name)
+	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	b := new(Base)
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err // prune is removing it
+	}
+	data, err := os.ReadFile(name)
+	if err != nil { // removed between the two
+		f.Close()
+		return nil, err
+	}
+	b := &Base{use: f}
 	if err := json.Unmarshal(data, b); err != nil {
+		f.Close()
 		return nil, err
 	}
 	now := time.Now()
@@ -159,30 +177,38 @@ func load(dir string) (*Base, error) {
 	return b, nil
 }
 
-// prune removes bases that nothing used for two weeks, and all but the eight newest of the rest that are older than a day.
+// prune removes bases that no evaluator uses, but for the three that were used last and those of the last hour.
 func prune(root, keep string, log *slog.Logger) {
 	names, err := filepath.Glob(filepath.Join(root, "*", "base.json"))
 	if err != nil {
 		return
 	}
 	type entry struct {
-		dir string
-		mod time.Time
+		name string
+		mod  time.Time
 	}
 	var all []entry
 	for _, n := range names {
 		if st, err := os.Stat(n); err == nil && filepath.Dir(n) != keep {
-			all = append(all, entry{filepath.Dir(n), st.ModTime()})
+			all = append(all, entry{n, st.ModTime()})
 		}
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].mod.After(all[j].mod) })
 	for i, e := range all {
-		age := time.Since(e.mod)
-		if age > 14*24*time.Hour || (i >= 8 && age > 24*time.Hour) {
-			if err := os.RemoveAll(e.dir); err != nil {
-				log.Warn("kernel: old worker stays", "dir", e.dir, "err", err)
+		if i < 3 || time.Since(e.mod) < time.Hour {
+			continue
+		}
+		f, err := os.Open(e.name)
+		if err != nil {
+			continue
+		}
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			// base.json goes first: without it nobody takes the rest for a base.
+			if err := errors.Join(os.Remove(e.name), os.RemoveAll(filepath.Dir(e.name))); err != nil {
+				log.Warn("kernel: an old worker stays", "dir", filepath.Dir(e.name), "err", err)
 			}
 		}
+		f.Close()
 	}
 }
 
