@@ -313,32 +313,19 @@ func (c *commandRun) writeFile(cmd magic.Command) error {
 	return nil
 }
 
-// forgetter is an evaluator that can forget single variables.
-type forgetter interface {
-	// Forget drops the declarations with these names and releases what they hold; unknown names are returned.
-	Forget(ctx context.Context, names []string) (unknown []string, err error)
-}
-
+// remove forgets names.
 func (c *commandRun) remove(ctx context.Context, ev eval.Interface, names []string) error {
 	if len(names) == 0 {
 		return errors.New("which names? %list shows them")
 	}
-	f, ok := ev.(forgetter)
-	if !ok {
-		return errors.New("this evaluator forgets nothing by name; %reset forgets everything")
+	removed, unknown, err := ev.Remove(ctx, names)
+	for _, name := range removed {
+		c.print(". removed %s\n", name)
 	}
-	unknown, err := f.Forget(ctx, names)
-	if err != nil {
-		return err
+	for _, name := range unknown {
+		c.out.Stream("stderr", fmt.Sprintf(". key %q not found in any definition, not removed\n", name))
 	}
-	for _, name := range names {
-		if slices.Contains(unknown, name) {
-			c.out.Stream("stderr", fmt.Sprintf(". key %q not found in any definition, not removed\n", name))
-		} else {
-			c.print(". removed %s\n", name)
-		}
-	}
-	return nil
+	return err
 }
 
 // shellGrace is how long an interrupted shell line may take to end; an interrupt is promised to work within half a second.

@@ -209,16 +209,18 @@ func (f *fake) Chdir(_ context.Context, dir string) error {
 	return nil
 }
 
-func (f *fake) Forget(_ context.Context, names []string) (unknown []string, err error) {
+func (f *fake) Remove(_ context.Context, names []string) (removed, unknown []string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, n := range names {
-		if !f.live[n] {
+		if f.live[n] {
+			removed = append(removed, n)
+		} else {
 			unknown = append(unknown, n)
 		}
 		delete(f.live, n)
 	}
-	return unknown, nil
+	return removed, unknown, nil
 }
 
 func (f *fake) Reset(context.Context) error { f.resets++; return nil }

@@ -48,6 +48,9 @@ type Interface interface {
 	SetEnv(ctx context.Context, name, value string) error
 	// Chdir changes the worker's working directory, now and in workers that follow it (the magic %cd).
 	Chdir(ctx context.Context, dir string) error
+	// Remove forgets declarations and imports by name, with the functions that use them, and releases the variables among them (the
+	// magic %remove). removed lists all that went, unknown the names that stood for nothing.
+	Remove(ctx context.Context, names []string) (removed, unknown []string, err error)
 	// Reset ends the worker and forgets every declaration; the next cell starts from nothing.
 	Reset(ctx context.Context) error
 	// Reload takes the module as it is on disk now: a new worker is built, the cells' declarations are compiled against the new

@@ -28,7 +28,7 @@ var Table = []Magic{
 	{Name: "session", Does: "Shows what lives: variables with type and size, the worker's memory, cells loaded."},
 	{Name: "list", Does: "Lists the live variables."},
 	{Name: "ls", Does: "The same as %list."},
-	{Name: "remove", Usage: "NAME...", Does: "Forgets variables and releases what they hold."},
+	{Name: "remove", Usage: "NAME...", Does: "Forgets declarations and imports, with the functions that use them, and releases what variables hold."},
 	{Name: "rm", Usage: "NAME...", Does: "The same as %remove."},
 	{Name: "reset", Does: "Ends the worker and forgets every declaration: the next cell starts from nothing."},
 	{Name: "reload", Does: "Takes the module as it is on disk now, and restores what can be restored."},
