@@ -52,8 +52,10 @@ func TestModuleEditedWhileItLives(t *testing.T) {
 	}
 	t.Parallel()
 	dir := otherModule(t, map[string]string{
-		"word/word.go":       "// Package word has words.\npackage word\n\nimport _ \"embed\"\n\n//go:embed word.txt\nvar embedded string\n\n// Say says a word.\nfunc Say() string { return \"old \" + embedded }\n\n// Thing is a thing.\ntype Thing struct{ Name string }\n",
-		"word/word.txt":      "text",
+		"word/word.go":  "// Package word has words.\npackage word\n\nimport _ \"embed\"\n\n//go:embed word.txt\nvar embedded string\n\n// Say says a word.\nfunc Say() string { return \"old \" + embedded }\n\n// Thing is a thing.\ntype Thing struct{ Name string }\n",
+		"word/word.txt": "text",
+		// Instantiated here, and again in cells: the linker needs help with that.
+		"word/box.go":        "package word\n\nimport \"fmt\"\n\ntype Box[T any] struct{ V T }\n\nfunc (b Box[T]) Get() T { return b.V }\n\nfunc (b Box[T]) String() string { return fmt.Sprint(\"box \", b.V) }\n\nvar B = Box[int]{5}\n\nvar M = map[string]Box[string]{}\n",
 		"other/other.go":     "package other\n\nimport \"example.com/nb/word\"\n\nfunc Twice() string { return word.Say() + word.Say() }\n",
 		"broken/broken.go":   "package broken\n\nfunc f() int { return \"no\" }\n",
 		"cmd/tool/main.go":   "package main\n\nfunc main() {}\n",
@@ -67,6 +69,18 @@ func TestModuleEditedWhileItLives(t *testing.T) {
 		t.Fatalf("got %q", got)
 	}
 	mustRun(t, e, 2, "count := 41\nlist := []string{\"a\"}\ntype rec struct { n int; s map[string]int }\nr := rec{3, map[string]int{\"k\": 1}}\nfunc (r rec) get() int { return r.n }\nfunc up(i int) int { return i + len(list) }\nthing := word.Thing{\"n\"}\nch := make(chan int)\nptr := &count")
+	for _, c := range []struct{ code, want string }{
+		{"word.B", "box 5"},
+		{"bb := word.B\nbb.Get()", "5"},
+		{"word.M[\"k\"] = word.Box[string]{\"v\"}\nword.M", "map[k:box v]"},
+		{"list2 := []word.Box[int]{word.B}\nfmt.Sprint(list2, any(&bb).(interface{ Get() int }).Get())", "[box 5] 5"},
+		{"any(word.Box[int]{7}) == any(word.Box[int]{7})", "true"},
+		{"_, same := any(word.B).(word.Box[int])\nsame", "true"},
+	} {
+		if got := mustRun(t, e, 1, c.code); got != c.want {
+			t.Errorf("generic types of a package: %s: got %q, want %q", c.code, got, c.want)
+		}
+	}
 	if s, err := e.Session(context.Background()); err != nil || len(s.Changed) != 0 {
 		t.Fatalf("got %v changed, %v", s.Changed, err)
 	}
@@ -97,7 +111,7 @@ func TestModuleEditedWhileItLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, _ := res.Data["text/plain"].(string)
-	for _, want := range []string{"reloaded: example.com/nb/word", "restored: count, list, r, thing", "ch (Cell [2])", "ptr (Cell [2])", "rec", "up"} {
+	for _, want := range []string{"reloaded: example.com/nb/word", "restored: bb, list2, same, count, list, r, thing", "ch (Cell [2])", "ptr (Cell [2])", "rec", "up"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("reload says %q, want it to hold %q", text, want)
 		}

@@ -66,19 +66,12 @@ func (b *Base) Build(ctx context.Context, u Unit) (Built, error) {
 	if err != nil {
 		return Built{}, fmt.Errorf("the kernel's worker files are gone (%w): restart the kernel", err)
 	}
-	lbase, err := os.ReadFile(filepath.Join(b.Dir, "link.cfg"))
-	if err != nil {
-		return Built{}, fmt.Errorf("the kernel's worker files are gone (%w): restart the kernel", err)
-	}
 	var extra bytes.Buffer
 	for path, file := range u.Extra {
 		fmt.Fprintf(&extra, "packagefile %s=%s\n", path, file)
 	}
 	ccfg, lcfg := filepath.Join(u.Dir, "compile.cfg"), filepath.Join(u.Dir, "link.cfg")
 	if err := os.WriteFile(ccfg, append(base, extra.Bytes()...), 0o600); err != nil {
-		return Built{}, err
-	}
-	if err := os.WriteFile(lcfg, append(lbase, extra.Bytes()...), 0o600); err != nil {
 		return Built{}, err
 	}
 	out := Built{Archive: filepath.Join(u.Dir, "cell.a"), Plugin: filepath.Join(u.Dir, "cell.so")}
@@ -89,33 +82,122 @@ func (b *Base) Build(ctx context.Context, u Unit) (Built, error) {
 		}
 		return Built{}, err
 	}
+	for try := 0; ; try++ {
+		if err := b.writeLinkConfig(lcfg, extra.Bytes()); err != nil {
+			return Built{}, err
+		}
+		text, err := b.link(ctx, u, lcfg, out)
+		if err == nil {
+			break
+		}
+		methods := crossing(text)
+		if len(methods) == 0 || try == 8 || ctx.Err() != nil {
+			return Built{}, err
+		}
+		// The packages that hold these methods come along with the cell; the dynamic linker still makes their variables one.
+		if more, err2 := b.bring(ctx, u.Dir, methods); err2 != nil || !more {
+			return Built{}, errors.Join(err, err2)
+		}
+	}
+	os.RemoveAll(filepath.Join(u.Dir, "link"))
+	os.Remove(ccfg)
+	os.Remove(lcfg)
+	return out, nil
+}
+
+// writeLinkConfig writes where the linker finds packages: in the libraries, but for those that cells bring along.
+func (b *Base) writeLinkConfig(name string, extra []byte) error {
+	data, err := os.ReadFile(filepath.Join(b.Dir, "link.cfg"))
+	if err != nil {
+		return fmt.Errorf("the kernel's worker files are gone (%w): restart the kernel", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.static) > 0 {
+		var kept bytes.Buffer
+		for line := range strings.Lines(string(data)) {
+			_, rest, _ := strings.Cut(line, " ")
+			path, _, _ := strings.Cut(rest, "=")
+			if _, ok := b.static[path]; !ok {
+				kept.WriteString(line)
+			}
+		}
+		for path, file := range b.static {
+			fmt.Fprintf(&kept, "packagefile %s=%s\n", path, file)
+		}
+		data = kept.Bytes()
+	}
+	return os.WriteFile(name, append(data, extra...), 0o600)
+}
+
+// bring finds the packages of the libraries whose archives hold the methods, so that cells are linked with them from now on. It says
+// whether there were any new ones.
+func (b *Base) bring(ctx context.Context, scratch string, methods []string) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.archives == nil {
+		file, err := b.overlay(scratch)
+		if err != nil {
+			return false, err
+		}
+		var paths []string
+		for path, p := range b.Packages {
+			if p.Lib != "" && !internalPath(path) {
+				paths = append(paths, path)
+			}
+		}
+		all, err := list(ctx, b.ModuleDir, nil, append(append([]string{"-deps", "-export", "-overlay=" + file}, sharedFlags...), paths...)...)
+		if err != nil {
+			return false, err
+		}
+		b.archives = map[string]string{}
+		for _, p := range all {
+			if q := b.Packages[p.ImportPath]; q != nil && q.Lib != "" && p.Export != "" {
+				b.archives[p.ImportPath] = p.Export
+			}
+		}
+		b.static = map[string]string{}
+	}
+	more := false
+	for path, file := range b.archives {
+		if b.static[path] != "" || path == "runtime" || strings.HasPrefix(path, "internal/runtime/") {
+			continue
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return false, fmt.Errorf("the build cache lost package %s: %w; restart the kernel", path, err)
+		}
+		for _, m := range methods {
+			if bytes.Contains(data, []byte(m)) {
+				b.static[path] = file
+				more = true
+			}
+		}
+	}
+	return more, nil
+}
+
+// link makes a plugin of a compiled cell.
+func (b *Base) link(ctx context.Context, u Unit, lcfg string, out Built) ([]byte, error) {
 	args := []string{"-buildmode=plugin", "-linkshared", "-linkmode=external", "-pluginpath", u.Path, "-s", "-w", "-importcfg", lcfg, "-o", out.Plugin}
 	link := filepath.Join(b.ToolDir, "link")
 	if u.Cgo {
-		args = append(args, "-extldflags", "-Wl,--version-script="+filepath.Join(b.Dir, "local.map"), out.Archive)
-		_, err = runTool(ctx, u.Dir, nil, link, args...)
-		return out, err
+		return runTool(ctx, u.Dir, nil, link, append(args, "-extldflags", "-Wl,--version-script="+filepath.Join(b.Dir, "local.map"), out.Archive)...)
 	}
 	// The linker writes one object; ld makes it a shared object in 4 ms where the C compiler with the worker's libraries takes 200.
 	none, err := exec.LookPath("true")
 	if err != nil {
-		return Built{}, err
+		return nil, err
 	}
 	tmp := filepath.Join(u.Dir, "link")
 	if err := os.MkdirAll(tmp, 0o700); err != nil {
-		return Built{}, err
+		return nil, err
 	}
-	if _, err := runTool(ctx, u.Dir, nil, link, append(args, "-tmpdir", tmp, "-extld", none, out.Archive)...); err != nil {
-		return Built{}, err
+	if text, err := runTool(ctx, u.Dir, nil, link, append(args, "-tmpdir", tmp, "-extld", none, out.Archive)...); err != nil {
+		return text, err
 	}
-	if _, err := runTool(ctx, u.Dir, nil, "ld", "-shared", "-z", "relro", "-z", "now", "-z", "nocopyreloc", "-z", "noexecstack", "-s",
-		"--version-script", filepath.Join(b.Dir, "local.map"), "-o", out.Plugin, filepath.Join(tmp, "go.o")); err != nil {
-		return Built{}, err
-	}
-	os.RemoveAll(tmp)
-	os.Remove(ccfg)
-	os.Remove(lcfg)
-	return out, nil
+	return runTool(ctx, u.Dir, nil, "ld", "-shared", "-z", "relro", "-z", "now", "-z", "nocopyreloc", "-z", "noexecstack", "-s",
+		"--version-script", filepath.Join(b.Dir, "local.map"), "-o", out.Plugin, filepath.Join(tmp, "go.o"))
 }
 
 // Worker is the worker's executable.

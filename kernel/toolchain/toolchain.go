@@ -1,8 +1,8 @@
 // Package toolchain builds what cells run on, and cells, with Go's own compiler and linker.
 //
-// The base of a module is a worker executable and two Go shared libraries: libgo.so with the runtime, the standard library and the worker's own
-// packages, libbase.so with everything else that cells may import. A cell is one package, compiled against the export data of
-// those packages and linked as a plugin against the two libraries (-linkshared). So a cell holds its own code only: it links in
+// The base of a module is a worker executable and Go shared libraries: libgo.so with the runtime, what most cells use of the
+// standard library and the worker's own packages, and three more with everything else that cells may import. A cell is one package,
+// compiled against the export data of those packages and linked as a plugin against the libraries (-linkshared). So a cell holds its own code only: it links in
 // a tenth of a second whatever it imports, and takes two or three megabytes. Packages outside of the base are compiled when a
 // cell first imports them and are linked into the cells that use them.
 //
@@ -25,10 +25,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -45,13 +47,13 @@ const (
 )
 
 // format changes where a base of an older layout must not be used.
-const format = "soarbook kernel base 6"
+const format = "soarbook kernel base 7"
 
 // Options says what a base is built from.
 type Options struct {
 	Dir      string   // a folder of the module
 	CacheDir string   // where bases are kept
-	Preload  []string // import paths or patterns that go into libbase.so
+	Preload  []string // import paths or patterns that go into the libraries
 	Logger   *slog.Logger
 }
 
@@ -59,7 +61,7 @@ type Options struct {
 type Package struct {
 	Path, Name string
 	File       string // export data (in the base) or the whole archive (late packages)
-	Lib        string // libgo.so, libbase.so, or empty where the package is linked into cells
+	Lib        string // the library that holds it, or empty where the package is linked into cells
 	Dir        string // where its source lies; may be empty
 	Std        bool
 	Local      bool // belongs to the main module
@@ -89,6 +91,10 @@ type Base struct {
 	Std       []string // importable paths of the standard library
 	Sources   []Source
 	Stamp     string
+
+	mu       sync.Mutex
+	static   map[string]string // packages of the libraries that cells have to bring along nevertheless: import path -> archive
+	archives map[string]string // whole archives of the base's packages, once they were wanted
 
 	use *os.File // a shared lock, so that prune leaves the base alone
 }
@@ -440,14 +446,16 @@ func build(ctx context.Context, o Options, env goEnv, dir, stamp string) (_ *Bas
 			b.ModPath = p.Module.Path
 		}
 	}
-	// Two libraries: what the core needs, and the rest.
-	inCore := map[string]bool{}
+	// Four libraries, each standing on those before: what the core needs, the rest of the standard library, other modules, this module. The linker
+	// reads every symbol of the libraries that a cell imports from, so small ones make small cells fast.
+	tiers := []string{"libgo.so", "libstd.so", "libmod.so", "libapp.so"}
+	tier := map[string]int{}
 	var mark func(path string)
 	mark = func(path string) {
-		if inCore[path] || byPath[path] == nil {
+		if _, ok := tier[path]; ok || byPath[path] == nil {
 			return
 		}
-		inCore[path] = true
+		tier[path] = 0
 		for _, i := range byPath[path].Imports {
 			mark(resolveImport(byPath, i))
 		}
@@ -455,25 +463,36 @@ func build(ctx context.Context, o Options, env goEnv, dir, stamp string) (_ *Bas
 	for _, p := range append([]string{workerPkg, linkPkg, Module + "/kernel/display", Module + "/kernel/cellctx"}, core...) {
 		mark(p)
 	}
+	for _, p := range all { // dependencies come first
+		if _, ok := tier[p.ImportPath]; ok {
+			continue
+		}
+		t := 2
+		switch {
+		case p.Standard:
+			t = 1
+		case p.Module != nil && p.Module.Main:
+			t = 3
+		}
+		for _, i := range p.Imports {
+			t = max(t, tier[resolveImport(byPath, i)])
+		}
+		tier[p.ImportPath] = t
+	}
 	// Linking reads the whole archives; afterwards only their export data is wanted.
 	archives := filepath.Join(dir, "archives.cfg")
 	var cfg bytes.Buffer
-	var goArgs, baseArgs []string
+	args := make([][]string, len(tiers))
 	n := 0
 	for _, p := range all {
 		if bad[p.ImportPath] || p.ImportPath == "unsafe" {
 			continue
 		}
 		fmt.Fprintf(&cfg, "packagefile %s=%s\n", p.ImportPath, p.Export)
-		q := &Package{Path: p.ImportPath, Name: p.Name, Dir: p.Dir, Std: p.Standard, Cgo: len(p.CgoFiles) > 0}
+		t := tier[p.ImportPath]
+		args[t] = append(args[t], p.ImportPath+"="+p.Export)
+		q := &Package{Path: p.ImportPath, Name: p.Name, Dir: p.Dir, Std: p.Standard, Cgo: len(p.CgoFiles) > 0, Lib: tiers[t]}
 		q.Local = p.Module != nil && p.Module.Main
-		if inCore[p.ImportPath] {
-			q.Lib = "libgo.so"
-			goArgs = append(goArgs, p.ImportPath+"="+p.Export)
-		} else {
-			q.Lib = "libbase.so"
-			baseArgs = append(baseArgs, p.ImportPath+"="+p.Export)
-		}
 		q.File = filepath.Join(dir, "export", fmt.Sprintf("%d.a", n))
 		n++
 		if err := copyExport(p.Export, q.File); err != nil {
@@ -485,9 +504,6 @@ func build(ctx context.Context, o Options, env goEnv, dir, stamp string) (_ *Bas
 				return nil, err
 			}
 		}
-	}
-	if err := os.WriteFile(archives, cfg.Bytes(), 0o600); err != nil {
-		return nil, err
 	}
 	defer os.Remove(archives)
 	// The stub is linked into cells, so its archive is kept whole.
@@ -505,36 +521,48 @@ func build(ctx context.Context, o Options, env goEnv, dir, stamp string) (_ *Bas
 	b.Packages[stubPkg] = &Package{Path: stubPkg, Name: "stub", File: stubFile}
 
 	link := filepath.Join(env.GOTOOLDIR, "link")
-	common := []string{"-linkshared", "-checklinkname=0", "-s", "-w", "-r", dir, "-importcfg"}
 	run := func(args ...string) error {
 		_, err := runTool(ctx, dir, nil, link, args...)
 		return err
 	}
-	if err := run(append(append([]string{"-buildmode=shared", "-o", filepath.Join(dir, "libgo.so")}, append(common, archives)...), goArgs...)...); err != nil {
-		return nil, fmt.Errorf("linking libgo.so: %w", err)
-	}
-	for _, p := range all {
-		if inCore[p.ImportPath] && p.ImportPath != "unsafe" {
-			fmt.Fprintf(&cfg, "packageshlib %s=%s\n", p.ImportPath, filepath.Join(dir, "libgo.so"))
+	// An instantiated generic type may need, in one library, a method that only another one holds: the linker cannot do that (see
+	// crossing). Then the two become one.
+	for {
+		clash, err := linkTiers(ctx, dir, link, archives, cfg.String(), tiers, args)
+		if err != nil {
+			return nil, err
+		}
+		if clash <= 0 {
+			break
+		}
+		below := clash - 1
+		for below > 0 && len(args[below]) == 0 {
+			below--
+		}
+		o.Logger.Debug("kernel: two libraries become one", "first", tiers[below], "second", tiers[clash])
+		for _, arg := range args[clash] {
+			path, _, _ := strings.Cut(arg, "=")
+			b.Packages[path].Lib = tiers[below]
+		}
+		args[below] = append(args[below], args[clash]...)
+		args[clash] = nil
+		if err := os.Remove(filepath.Join(dir, tiers[clash])); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
 		}
 	}
-	if err := os.WriteFile(archives, cfg.Bytes(), 0o600); err != nil {
-		return nil, err
-	}
-	if len(baseArgs) == 0 {
-		return nil, errors.New("the worker would hold no package beside the standard library: name some in Config.Preload")
-	}
-	if err := run(append(append([]string{"-buildmode=shared", "-o", filepath.Join(dir, "libbase.so")}, append(common, archives)...), baseArgs...)...); err != nil {
-		return nil, fmt.Errorf("linking libbase.so: %w", err)
+	imports := "\t\"" + workerPkg + "\"\n" // one package of each library makes the executable ask for all of them
+	for t := range tiers {
+		if t > 0 && len(args[t]) > 0 {
+			some, _, _ := strings.Cut(args[t][0], "=")
+			imports += "\t_ \"" + some + "\"\n"
+		}
 	}
 	if err := b.writeConfigs(); err != nil {
 		return nil, err
 	}
 	// The worker itself.
 	src := filepath.Join(dir, "main.go")
-	// The blank import makes the executable ask for libbase.so too.
-	some, _, _ := strings.Cut(baseArgs[0], "=")
-	if err := os.WriteFile(src, []byte("package main\n\nimport (\n\t\""+workerPkg+"\"\n\t_ \""+some+"\"\n)\n\nfunc main() { worker.Main() }\n"), 0o600); err != nil {
+	if err := os.WriteFile(src, []byte("package main\n\nimport (\n"+imports+")\n\nfunc main() { worker.Main() }\n"), 0o600); err != nil {
 		return nil, err
 	}
 	obj := filepath.Join(dir, "main.a")
@@ -555,6 +583,44 @@ func build(ctx context.Context, o Options, env goEnv, dir, stamp string) (_ *Bas
 		return nil, err
 	}
 	return b, nil
+}
+
+// linkTiers links the libraries in turn. It returns the index of one that cannot stand apart from those before, or 0.
+func linkTiers(ctx context.Context, dir, link, archives, cfg string, tiers []string, args [][]string) (int, error) {
+	for t, lib := range tiers {
+		if len(args[t]) == 0 {
+			continue
+		}
+		if err := os.WriteFile(archives, []byte(cfg), 0o600); err != nil {
+			return 0, err
+		}
+		a := []string{"-buildmode=shared", "-linkshared", "-checklinkname=0", "-s", "-w", "-r", dir, "-importcfg", archives, "-o", filepath.Join(dir, lib)}
+		if out, err := runTool(ctx, dir, nil, link, append(a, args[t]...)...); err != nil {
+			if t > 0 && len(crossing(out)) > 0 {
+				return t, nil
+			}
+			return 0, fmt.Errorf("linking %s: %w", lib, err)
+		}
+		for _, arg := range args[t] {
+			path, _, _ := strings.Cut(arg, "=")
+			cfg += fmt.Sprintf("packageshlib %s=%s\n", path, filepath.Join(dir, lib))
+		}
+	}
+	return 0, nil
+}
+
+var crossingLine = regexp.MustCompile(`(?:cannot target DYNIMPORT sym in section-relative reloc: |missing section for relocation target )(.+)`)
+
+// crossing returns the methods that the linker complains of: the descriptor of an instantiated type holds the distance to its
+// methods, so that both have to lie in one library, but the compiler leaves some of them to the package that instantiated first.
+func crossing(out []byte) []string {
+	var names []string
+	for _, m := range crossingLine.FindAllSubmatch(out, -1) {
+		if n := strings.TrimSpace(string(m[1])); !strings.HasPrefix(n, "go:") && !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	return names
 }
 
 // resolveImport maps an import as written to the package that it means (the standard library vendors some).
@@ -658,26 +724,8 @@ func (b *Base) Changed() []string {
 // Late compiles packages that the base does not hold, with the module as the base saw it, and returns them with their
 // dependencies outside of the base.
 func (b *Base) Late(ctx context.Context, scratch string, paths []string) ([]*Package, error) {
-	over := struct{ Replace map[string]string }{map[string]string{}}
-	known := map[string]bool{}
-	for _, s := range b.Sources {
-		known[s.Path] = true
-		over.Replace[s.Path] = b.copyOf(s)
-	}
-	for _, s := range b.Sources {
-		names, _ := filepath.Glob(filepath.Join(filepath.Dir(s.Path), "*.go"))
-		for _, n := range names {
-			if !known[n] && !strings.HasSuffix(n, "_test.go") && matchesBuild(n) {
-				over.Replace[n] = "" // came after the base
-			}
-		}
-	}
-	data, err := json.Marshal(over)
+	file, err := b.overlay(scratch)
 	if err != nil {
-		return nil, err
-	}
-	file := filepath.Join(scratch, "overlay.json")
-	if err := os.WriteFile(file, data, 0o600); err != nil {
 		return nil, err
 	}
 	all, err := list(ctx, b.ModuleDir, nil, append(append([]string{"-deps", "-export", "-overlay=" + file}, sharedFlags...), paths...)...)
@@ -709,6 +757,33 @@ func (b *Base) Late(ctx context.Context, scratch string, paths []string) ([]*Pac
 		out = append(out, q)
 	}
 	return out, nil
+}
+
+// overlay writes the file by which the go command sees the module as it was.
+func (b *Base) overlay(scratch string) (string, error) {
+	over := struct{ Replace map[string]string }{map[string]string{}}
+	known := map[string]bool{}
+	for _, s := range b.Sources {
+		known[s.Path] = true
+		over.Replace[s.Path] = b.copyOf(s)
+	}
+	for _, s := range b.Sources {
+		names, _ := filepath.Glob(filepath.Join(filepath.Dir(s.Path), "*.go"))
+		for _, n := range names {
+			if !known[n] && !strings.HasSuffix(n, "_test.go") && matchesBuild(n) {
+				over.Replace[n] = "" // came after the base
+			}
+		}
+	}
+	data, err := json.Marshal(over)
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(scratch, "overlay.json")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		return "", err
+	}
+	return file, nil
 }
 
 // ImportError says why a package cannot be imported.
