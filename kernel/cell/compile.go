@@ -474,6 +474,11 @@ func (g *gen) assemble(ctx context.Context) error {
 	free := map[string]map[string]bool{}
 	needed := map[string]bool{}
 	for _, c := range r.emit {
+		for _, k := range c.Keys {
+			if s.live[k] != nil {
+				needed[k] = true
+			}
+		}
 		for _, id := range c.Free {
 			needed[id.Name] = true
 			if free[id.Name] == nil {

@@ -56,6 +56,7 @@ type Chunk struct {
 	Recv    string       // Func: name of the receiver's type
 	Method  string       // Func with a receiver: its name
 	Generic bool         // Func: has type parameters, or a receiver that has
+	Keys    []string     // names that are keys of literals: fields, or names from elsewhere
 	Free    []*ast.Ident // identifiers that the chunk itself does not resolve; offsets by pos-base
 	base    token.Pos    // position of Start in the chunk's own parse
 	Sels    map[string]map[string]bool
@@ -347,7 +348,14 @@ func (c *Chunk) parse(src string) error {
 	for _, id := range f.Unresolved {
 		free[id] = true
 	}
+	c.Keys = nil
 	ast.Inspect(f, func(n ast.Node) bool {
+		if kv, ok := n.(*ast.KeyValueExpr); ok {
+			// The parser leaves them out, since it cannot know which of the two a key is.
+			if id, ok := kv.Key.(*ast.Ident); ok && id.Obj == nil && !free[id] {
+				c.Keys = append(c.Keys, id.Name)
+			}
+		}
 		if s, ok := n.(*ast.SelectorExpr); ok {
 			if id, ok := s.X.(*ast.Ident); ok && free[id] {
 				if c.Sels[id.Name] == nil {
