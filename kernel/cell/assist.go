@@ -189,9 +189,10 @@ func (s *Session) lenient(ctx context.Context, chunks []*Chunk) *gen {
 }
 
 // Complete returns what can stand at the cursor, and the range that it replaces.
-func (s *Session) Complete(ctx context.Context, code string, cursor int) (items []Item, start, end int) {
+func (s *Session) Complete(ctx context.Context, code string, cursor int) (items []Item, start, end int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer guard(&err)
 	cursor = max(0, min(cursor, len(code)))
 	start, _ = identAt(code, cursor)
 	end = cursor
@@ -202,15 +203,15 @@ func (s *Session) Complete(ctx context.Context, code string, cursor int) (items 
 				items = append(items, Item{p, "module"})
 			}
 		}
-		return items, from, cursor
+		return items, from, cursor, nil
 	}
 	for _, t := range scan(code) {
 		if (t.tok == token.STRING || t.tok == token.CHAR) && t.off < cursor && cursor < t.end {
-			return nil, cursor, cursor // inside of a literal
+			return nil, cursor, cursor, nil // inside of a literal
 		}
 	}
 	if insideComment(code, cursor) {
-		return nil, cursor, cursor
+		return nil, cursor, cursor, nil
 	}
 	_, tail := identAt(code, cursor)
 	text := code[:start] + hole + code[tail:]
@@ -231,7 +232,7 @@ func (s *Session) Complete(ctx context.Context, code string, cursor int) (items 
 		}
 		if sel, ok := parent.(*ast.SelectorExpr); ok && sel.Sel == id {
 			g.members(sel.X, add)
-			return sorted(set), start, end
+			return sorted(set), start, end, nil
 		}
 		if !selector {
 			for _, n := range path {
@@ -258,7 +259,7 @@ func (s *Session) Complete(ctx context.Context, code string, cursor int) (items 
 		}
 	}
 	if selector {
-		return sorted(set), start, end
+		return sorted(set), start, end, nil
 	}
 	for n, d := range s.live {
 		if !strings.Contains(n, ".") && d.Obj != nil {
@@ -279,7 +280,7 @@ func (s *Session) Complete(ctx context.Context, code string, cursor int) (items 
 			add(n, "module")
 		}
 	}
-	return sorted(set), start, end
+	return sorted(set), start, end, nil
 }
 
 func sorted(set map[string]Item) []Item {
@@ -408,9 +409,10 @@ func (g *gen) members(x ast.Expr, add func(name, typ string)) {
 }
 
 // Inspect describes the name at the cursor, or the function whose arguments the cursor stands in. ok is false where there is nothing.
-func (s *Session) Inspect(ctx context.Context, code string, cursor, detail int) (text string, ok bool) {
+func (s *Session) Inspect(ctx context.Context, code string, cursor, detail int) (text string, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer guard(&err)
 	cursor = max(0, min(cursor, len(code)))
 	start, end := identAt(code, cursor)
 	if start == end {
@@ -430,20 +432,20 @@ func (s *Session) Inspect(ctx context.Context, code string, cursor, detail int) 
 		}
 	}
 	if start == end {
-		return "", false
+		return "", false, nil
 	}
 	g, id, _ := s.look(ctx, code, start, end)
 	if g == nil {
-		return "", false
+		return "", false, nil
 	}
 	o := g.info.Uses[id]
 	if o == nil {
 		o = g.info.Defs[id]
 	}
 	if o == nil {
-		return "", false
+		return "", false, nil
 	}
-	return s.describe(g, o, detail), true
+	return s.describe(g, o, detail), true, nil
 }
 
 func (s *Session) describe(g *gen, o types.Object, detail int) string {

@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"go/types"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sort"
 	"strings"
@@ -43,14 +44,22 @@ func (p *Plan) Vars() []string {
 }
 
 // Compile plans a cell. Problems of the cell come as [Errors].
-func (s *Session) Compile(ctx context.Context, code string, n int) (*Plan, error) {
+func (s *Session) Compile(ctx context.Context, code string, n int) (_ *Plan, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer guard(&err)
 	chunks, err := Parse(code, n)
 	if err != nil {
 		return nil, err
 	}
 	return s.compile(ctx, chunks, n)
+}
+
+// guard turns a panic, of the type checker for one, into an error: a cell must not end the kernel.
+func guard(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("the kernel cannot compile this: %v\n%s", r, debug.Stack())
+	}
 }
 
 // Commit makes the plan's declarations live. reached says which variables were assigned; nil stands for all. It returns the

@@ -78,7 +78,7 @@ func FuzzCompile(f *testing.F) {
 			p, err := s.Compile(ctx, code, i+1)
 			if err != nil {
 				var list Errors
-				if !errors.As(err, &list) || len(list) == 0 {
+				if !errors.As(err, &list) || len(list) == 0 { // guard's errors are none of these
 					t.Fatalf("cell %d: got %T %v, want Errors", i+1, err, err)
 				}
 				for _, e := range list {
@@ -95,8 +95,12 @@ func FuzzCompile(f *testing.F) {
 		}
 		if !strings.Contains(src, "----") {
 			at := len(src) / 2
-			s.Complete(ctx, src, at)
-			s.Inspect(ctx, src, at, 1)
+			if _, _, _, err := s.Complete(ctx, src, at); err != nil {
+				t.Error(err)
+			}
+			if _, _, err := s.Inspect(ctx, src, at, 1); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }

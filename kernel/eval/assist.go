@@ -2,6 +2,7 @@ package eval
 
 import (
 	"context"
+	"errors"
 
 	"github.com/soarbook/soarbook/kernel/cell"
 )
@@ -22,7 +23,10 @@ func (e *Evaluator) Complete(ctx context.Context, code string, cursor int) (Comp
 	if err != nil {
 		return Completion{Start: cursor, End: cursor}, err
 	}
-	items, start, end := s.Complete(ctx, code, cursor)
+	items, start, end, err := s.Complete(ctx, code, cursor)
+	if err != nil {
+		return Completion{Start: cursor, End: cursor}, err
+	}
 	out := Completion{Start: start, End: end, Matches: []string{}, Types: []string{}}
 	for _, i := range items {
 		out.Matches = append(out.Matches, i.Text)
@@ -37,9 +41,9 @@ func (e *Evaluator) Inspect(ctx context.Context, code string, cursor, detail int
 	if err != nil {
 		return Result{}, err
 	}
-	text, ok := s.Inspect(ctx, code, cursor, detail)
-	if !ok {
-		return Result{}, ctx.Err()
+	text, ok, err := s.Inspect(ctx, code, cursor, detail)
+	if err != nil || !ok {
+		return Result{}, errors.Join(err, ctx.Err())
 	}
 	return Result{Data: map[string]any{"text/plain": text}}, nil
 }

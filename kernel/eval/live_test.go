@@ -221,6 +221,12 @@ func TestStreams(t *testing.T) {
 	if len(r.displays) != 3 || r.displays[0].Data["text/html"] != "<b>x</b>" || r.clears != 1 || r.displays[1].Update || !r.displays[2].Update || r.displays[2].ID != "id" {
 		t.Errorf("displays: got %+v and %d clears", r.displays, r.clears)
 	}
+	// Many displays are quick, and stand where they belong between lines.
+	start = time.Now()
+	r = run("for i := range 200 { fmt.Println(i); display.Update(\"bar\", i) }")
+	if len(r.displays) != 200 || strings.Count(r.stdout(), "\n") != 200 || time.Since(start) > 5*time.Second {
+		t.Errorf("got %d displays and %d lines after %v", len(r.displays), strings.Count(r.stdout(), "\n"), time.Since(start))
+	}
 	run("type plot struct{ svg string }\nfunc (p plot) Display() map[string]any { return map[string]any{\"image/svg+xml\": p.svg, \"image/png\": []byte{1, 2}} }")
 	res, err := e.Eval(context.Background(), Cell{Code: "plot{\"<svg/>\"}", N: 2}, &recorder{})
 	if err != nil || res.Data["image/svg+xml"] != "<svg/>" || res.Data["image/png"] != "AQI=" || res.Data["text/plain"] != "{<svg/>}" {

@@ -66,7 +66,7 @@ func startProc(exe, dir string, env []string, out func(stream, text string), han
 			mine.Close()
 			return nil, err
 		}
-		p.pumps[i] = &pump{name: name, r: r, out: out, mark: []byte("\x00" + tok + strconv.Itoa(i) + ":"), marks: make(chan int, 16), end: make(chan struct{}), gone: make(chan struct{})}
+		p.pumps[i] = &pump{name: name, r: r, out: out, mark: []byte("\x00" + tok + strconv.Itoa(i) + ":"), passed: map[int]chan struct{}{}, end: make(chan struct{}), gone: make(chan struct{})}
 		writers = append(writers, w)
 	}
 	cmd.Stdout, cmd.Stderr = writers[0], writers[1]
@@ -191,35 +191,43 @@ func (p *proc) ask(r worker.Request, timeout time.Duration) (worker.Reply, error
 	}
 }
 
-// drain waits until all that the cell wrote has been read.
+// drain waits until all that was written before the mark has been read.
 func (p *proc) drain(id int) {
 	limit := time.After(2 * time.Second)
 	for _, pu := range p.pumps {
-	one:
-		for {
-			select {
-			case got := <-pu.marks:
-				if got == id {
-					break one
-				}
-			case <-pu.end:
-				break one
-			case <-limit: // the cell closed or filled the stream in a way that lost the mark
-				break one
-			}
+		select {
+		case <-pu.at(id):
+		case <-pu.end:
+		case <-limit: // the cell filled the stream in a way that lost the mark
 		}
+		pu.mu.Lock()
+		delete(pu.passed, id)
+		pu.mu.Unlock()
 	}
+}
+
+// at returns the channel that is closed when the mark is read.
+func (p *pump) at(id int) chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ch, ok := p.passed[id]
+	if !ok {
+		ch = make(chan struct{})
+		p.passed[id] = ch
+	}
+	return ch
 }
 
 // pump reads one stream of the worker.
 type pump struct {
-	name  string
-	r     *os.File
-	out   func(stream, text string)
-	mark  []byte
-	marks chan int
-	end   chan struct{} // closed at the end of the stream
-	gone  chan struct{} // closed when the process has ended
+	name   string
+	r      *os.File
+	out    func(stream, text string)
+	mark   []byte
+	mu     sync.Mutex
+	passed map[int]chan struct{} // marks: closed when read
+	end    chan struct{}         // closed at the end of the stream
+	gone   chan struct{}         // closed when the process has ended
 
 	buf   []byte
 	since time.Time // of the oldest byte in buf
@@ -290,19 +298,17 @@ func (p *pump) scan() {
 		id, err := strconv.Atoi(string(p.buf[i+len(p.mark) : i+len(p.mark)+j]))
 		rest := append([]byte(nil), p.buf[i+len(p.mark)+j+1:]...)
 		p.buf = p.buf[:i]
-		p.flush(true)
+		p.flush(id >= 0 || len(p.held) > 0)
 		if len(p.held) > 0 { // it lived on
 			text := p.held
 			p.held = nil
 			p.emit(text)
 		}
+		rest = append(p.buf[:len(p.buf):len(p.buf)], rest...) // half of a character waits for its rest
 		p.buf = rest
 		p.since = time.Now()
 		if err == nil {
-			select {
-			case p.marks <- id:
-			default:
-			}
+			close(p.at(id))
 		}
 	}
 }

@@ -195,8 +195,7 @@ func (e *Evaluator) message(p *proc, r worker.Reply) {
 		if fe == nil || r.Display == nil {
 			return
 		}
-		// What was printed before stands before it.
-		time.Sleep(2 * flushAfter)
+		p.drain(r.ID) // what was printed before stands before it
 		if r.Display.Clear {
 			fe.ClearOutput(r.Display.Wait)
 			return

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/go-zeromq/zmq4"
 )
@@ -151,6 +152,12 @@ func (s *Server) publish(msgType string, parent *Message, content any, buffers .
 // Publish sends what answers no request.
 func (s *Server) Publish(msgType string, content any) error { return s.publish(msgType, nil, content) }
 
+// ErrNoStdin says that a front end allows input requests and does not listen for them.
+var ErrNoStdin = errors.New("the front end has no stdin channel to ask on, though it set allow_stdin; run the cell from JupyterLab, or give the value in the code")
+
+// stdinWait is how long an input request waits for the front end to connect its stdin socket.
+const stdinWait = 5 * time.Second
+
 // Request is a message that wants an answer. All that is sent through it carries its header as the parent header.
 type Request struct {
 	*Message
@@ -191,6 +198,12 @@ func (r *Request) Input(ctx context.Context, prompt string, password bool) (stri
 	}
 	ask.Identities = r.Identities
 	// The stdin socket of a front end has the identity of its shell socket: that is how the protocol finds it.
+	if !s.stdin.await(ctx, r.peer, stdinWait) {
+		if ctx.Err() != nil {
+			return "", context.Cause(ctx)
+		}
+		return "", ErrNoStdin
+	}
 	if err := s.stdin.route(r.peer, s.signer.Encode(ask)); err != nil {
 		return "", fmt.Errorf("input request: %w", err)
 	}

@@ -226,19 +226,42 @@ func (s *socket) route(id string, frames [][]byte) error {
 	if s.ctx.Err() != nil {
 		return errClosed
 	}
-	var to *peer
-	s.mu.Lock()
-	for _, p := range s.peers {
-		if p.id == id {
-			to = p
-		}
-	}
-	s.mu.Unlock()
+	to := s.find(id)
 	if to == nil {
 		s.log.Debug("a reply to a peer that is gone")
 		return nil
 	}
 	return to.sendRaw(s.ctx, encodeFrames(frames))
+}
+
+// find returns the latest peer with an identity.
+func (s *socket) find(id string) (found *peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.peers {
+		if p.id == id {
+			found = p
+		}
+	}
+	return found
+}
+
+// await waits until a peer with the identity is connected: a front end opens its sockets one after the other, and a cell may ask
+// before the last one is there.
+func (s *socket) await(ctx context.Context, id string, wait time.Duration) bool {
+	for end := time.Now().Add(wait); s.find(id) == nil; {
+		if time.Now().After(end) {
+			return false
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-s.ctx.Done():
+			return false
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return true
 }
 
 // publish sends frames, the first of which is the topic, to every subscriber.

@@ -250,7 +250,9 @@ func Main() {
 	debug.SetMaxStack(256 << 20) // an endless recursion ends before the machine's memory does
 	display.SetSink(func(m display.Message) {
 		m.Data = encodable(m.Data)
-		send(Reply{Op: "display", Display: &m})
+		id := -int(shows.Add(1))
+		mark(id)
+		send(Reply{Op: "display", ID: id, Display: &m})
 	})
 	send(Reply{Op: "ready"})
 	dec := json.NewDecoder(conn)
@@ -424,10 +426,17 @@ func finish(c *cell) {
 		c.fail = &Failure{Kind: "noinput"}
 	}
 	// All that the cell wrote is in the pipes before these marks.
-	for i, m := range marks {
-		fmt.Fprintf(m, "\x00%s%d:%d\x00", endToken, i, c.id)
-	}
+	mark(c.id)
 	send(Reply{Op: "done", ID: c.id, Result: c.result, Fail: c.fail, Reached: c.reached})
+}
+
+var shows atomic.Int64 // displays so far
+
+// mark writes into both streams that all before it was written before now.
+func mark(id int) {
+	for i, m := range marks {
+		fmt.Fprintf(m, "\x00%s%d:%d\x00", endToken, i, id)
+	}
 }
 
 // stop asks a cell to end: its context first, then the checks in its loops.
