@@ -585,6 +585,10 @@ func TestInput(t *testing.T) {
 	if r.Str("status") != "error" || !strings.Contains(r.Str("evalue"), "allow_stdin is false") {
 		t.Errorf("without a person: %v", r.Content)
 	}
+	mute := wiretest.Dial(t, k.path, "stdin")
+	if r, _ = mute.Execute("ask name:"); r.Str("status") != "error" || !strings.Contains(r.Str("evalue"), "no stdin channel") {
+		t.Errorf("a front end that allows input and does not listen: %v", r.Content)
+	}
 	// A question that nobody answers can be interrupted.
 	id = k.Send("shell", "execute_request", map[string]any{"code": "ask name:", "allow_stdin": true})
 	k.Next("stdin")

@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -80,8 +81,8 @@ type Client struct {
 	in      map[string]chan Msg
 }
 
-// Dial connects to the kernel of a connection file and waits until it answers.
-func Dial(t testing.TB, path string) *Client {
+// Dial connects to the kernel of a connection file and waits until it answers. It leaves out the sockets that without names.
+func Dial(t testing.TB, path string, without ...string) *Client {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -111,6 +112,9 @@ func Dial(t testing.TB, path string) *Client {
 		{"control", zmq4.NewDealer(ctx, id), conn.Control}, {"stdin", zmq4.NewDealer(ctx, id), conn.Stdin},
 		{"hb", zmq4.NewReq(ctx), conn.HB},
 	} {
+		if slices.Contains(without, s.name) {
+			continue
+		}
 		ep := fmt.Sprintf("tcp://%s:%d", conn.IP, s.port)
 		if conn.Transport == "ipc" {
 			ep = fmt.Sprintf("ipc://%s-%d", conn.IP, s.port)
