@@ -216,6 +216,22 @@ func prune(root, keep string, log *slog.Logger) {
 		}
 		f.Close()
 	}
+	// Libraries that no base holds any more.
+	libs, err := filepath.Glob(filepath.Join(filepath.Dir(root), "lib", "*.so"))
+	if err != nil {
+		return
+	}
+	for _, lib := range libs {
+		st, err := os.Stat(lib)
+		if err != nil || time.Since(st.ModTime()) < time.Hour {
+			continue
+		}
+		if sys, ok := st.Sys().(*syscall.Stat_t); ok && sys.Nlink == 1 {
+			if err := os.Remove(lib); err != nil {
+				log.Warn("kernel: an old library stays", "file", lib, "err", err)
+			}
+		}
+	}
 }
 
 // lock takes an exclusive lock on the file, waiting until ctx ends.
@@ -528,7 +544,7 @@ func build(ctx context.Context, o Options, env goEnv, dir, stamp string) (_ *Bas
 	// An instantiated generic type may need, in one library, a method that only another one holds: the linker cannot do that (see
 	// crossing). Then the two become one.
 	for {
-		clash, err := linkTiers(ctx, dir, link, archives, cfg.String(), tiers, args)
+		clash, err := linkTiers(ctx, filepath.Join(o.CacheDir, "lib"), env.GOVERSION, dir, link, archives, cfg.String(), tiers, args)
 		if err != nil {
 			return nil, err
 		}
@@ -585,25 +601,45 @@ func build(ctx context.Context, o Options, env goEnv, dir, stamp string) (_ *Bas
 	return b, nil
 }
 
-// linkTiers links the libraries in turn. It returns the index of one that cannot stand apart from those before, or 0.
-func linkTiers(ctx context.Context, dir, link, archives, cfg string, tiers []string, args [][]string) (int, error) {
+// linkTiers links the libraries in turn, or takes them from store, where an earlier base left the same ones: an edit of the module
+// changes the last of them only. It returns the index of one that cannot stand apart from those before, or 0.
+func linkTiers(ctx context.Context, store, goVersion, dir, link, archives, cfg string, tiers []string, args [][]string) (int, error) {
+	if err := os.MkdirAll(store, 0o700); err != nil {
+		return 0, err
+	}
+	key := sha256.New()
+	fmt.Fprintln(key, format, goVersion)
 	for t, lib := range tiers {
 		if len(args[t]) == 0 {
 			continue
 		}
-		if err := os.WriteFile(archives, []byte(cfg), 0o600); err != nil {
-			return 0, err
+		fmt.Fprintln(key, lib)
+		for _, arg := range args[t] { // names in the build cache are hashes of the content
+			path, file, _ := strings.Cut(arg, "=")
+			fmt.Fprintln(key, path, filepath.Base(file))
 		}
-		a := []string{"-buildmode=shared", "-linkshared", "-checklinkname=0", "-s", "-w", "-r", dir, "-importcfg", archives, "-o", filepath.Join(dir, lib)}
-		if out, err := runTool(ctx, dir, nil, link, append(a, args[t]...)...); err != nil {
-			if t > 0 && len(crossing(out)) > 0 {
-				return t, nil
+		kept := filepath.Join(store, hex.EncodeToString(key.Sum(nil))[:24]+".so")
+		to := filepath.Join(dir, lib)
+		if _, err := os.Stat(kept + ".clash"); err == nil {
+			return t, nil
+		}
+		_ = os.Remove(to)
+		if os.Link(kept, to) != nil {
+			if err := os.WriteFile(archives, []byte(cfg), 0o600); err != nil {
+				return 0, err
 			}
-			return 0, fmt.Errorf("linking %s: %w", lib, err)
+			a := []string{"-buildmode=shared", "-linkshared", "-checklinkname=0", "-s", "-w", "-r", dir, "-importcfg", archives, "-o", to}
+			if out, err := runTool(ctx, dir, nil, link, append(a, args[t]...)...); err != nil {
+				if t > 0 && len(crossing(out)) > 0 {
+					return t, os.WriteFile(kept+".clash", nil, 0o600)
+				}
+				return 0, fmt.Errorf("linking %s: %w", lib, err)
+			}
+			_ = os.Link(to, kept) // a file system without links only makes the next build slower
 		}
 		for _, arg := range args[t] {
 			path, _, _ := strings.Cut(arg, "=")
-			cfg += fmt.Sprintf("packageshlib %s=%s\n", path, filepath.Join(dir, lib))
+			cfg += fmt.Sprintf("packageshlib %s=%s\n", path, to)
 		}
 	}
 	return 0, nil
