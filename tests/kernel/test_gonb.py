@@ -21,7 +21,7 @@ EXPECTED = {
     "functions": {3: "incr: x=2, y=4.14\n"},
     "gonbui": {4: "html displayed", 5: "markdown displayed"},
     "script": {1: "1 : a\n2 : b\n3 : c\n", 2: "18\n", 3: "19\n", 4: "can only appear at the start"},
-    "vartuple": {1: "a=3, c=7\n", 3: "c=1.5\n"},
+    "vartuple": {1: "a=3, c=7\n", 3: "c=1.5\n", 4: ". removed a"},
     "writefile": {1: "Cell contents written to", 2: "Cell contents appended to"},
     "capture": {2: "Ping\n", 4: "Ping\nPong\n", 6: "Ping\nPong\n", 8: "# Ping\n# Pong\n"},
     "init": {4: "init: v0\n", 5: "init: v1\n", 7: "Done\n"},
