@@ -160,7 +160,7 @@ func (b *Base) bring(ctx context.Context, scratch string, methods []string) (boo
 	}
 	more := false
 	for path, file := range b.archives {
-		if b.static[path] != "" || path == "runtime" || strings.HasPrefix(path, "internal/runtime/") {
+		if b.static[path] != "" || neverTwice(path) {
 			continue
 		}
 		data, err := os.ReadFile(file)

@@ -22,6 +22,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,7 +48,7 @@ const (
 )
 
 // format changes where a base of an older layout must not be used.
-const format = "soarbook kernel base 7"
+const format = "soarbook kernel base 8"
 
 // Options says what a base is built from.
 type Options struct {
@@ -541,8 +542,7 @@ func build(ctx context.Context, o Options, env goEnv, dir, stamp string) (_ *Bas
 		_, err := runTool(ctx, dir, nil, link, args...)
 		return err
 	}
-	// An instantiated generic type may need, in one library, a method that only another one holds: the linker cannot do that (see
-	// crossing). Then the two become one.
+	// A library that cannot stand apart from those before becomes one with the one below.
 	for {
 		clash, err := linkTiers(ctx, filepath.Join(o.CacheDir, "lib"), env.GOVERSION, dir, link, archives, cfg.String(), tiers, args)
 		if err != nil {
@@ -607,6 +607,14 @@ func linkTiers(ctx context.Context, store, goVersion, dir, link, archives, cfg s
 	if err := os.MkdirAll(store, 0o700); err != nil {
 		return 0, err
 	}
+	// Packages that later libraries bring along, as cells do (see Base.bring). They are known from earlier builds, which saves tries.
+	hints := map[string]bool{}
+	hintFile := filepath.Join(store, "twice.txt")
+	if data, err := os.ReadFile(hintFile); err == nil {
+		for _, p := range strings.Fields(string(data)) {
+			hints[p] = true
+		}
+	}
 	key := sha256.New()
 	fmt.Fprintln(key, format, goVersion)
 	for t, lib := range tiers {
@@ -620,20 +628,44 @@ func linkTiers(ctx context.Context, store, goVersion, dir, link, archives, cfg s
 		}
 		kept := filepath.Join(store, hex.EncodeToString(key.Sum(nil))[:24]+".so")
 		to := filepath.Join(dir, lib)
-		if _, err := os.Stat(kept + ".clash"); err == nil {
-			return t, nil
-		}
 		_ = os.Remove(to)
 		if os.Link(kept, to) != nil {
-			if err := os.WriteFile(archives, []byte(cfg), 0o600); err != nil {
-				return 0, err
-			}
-			a := []string{"-buildmode=shared", "-linkshared", "-checklinkname=0", "-s", "-w", "-r", dir, "-importcfg", archives, "-o", to}
-			if out, err := runTool(ctx, dir, nil, link, append(a, args[t]...)...); err != nil {
-				if t > 0 && len(crossing(out)) > 0 {
-					return t, os.WriteFile(kept+".clash", nil, 0o600)
+			for try := 0; ; try++ {
+				if err := os.WriteFile(archives, []byte(without(cfg, hints)), 0o600); err != nil {
+					return 0, err
 				}
-				return 0, fmt.Errorf("linking %s: %w", lib, err)
+				a := []string{"-buildmode=shared", "-linkshared", "-checklinkname=0", "-s", "-w", "-r", dir, "-importcfg", archives, "-o", to}
+				out, err := runTool(ctx, dir, nil, link, append(a, args[t]...)...)
+				if err == nil {
+					break
+				}
+				methods := crossing(out)
+				if t == 0 || len(methods) == 0 {
+					return 0, fmt.Errorf("linking %s: %w", lib, err)
+				}
+				more := false
+				for _, lower := range args[:t] {
+					for _, arg := range lower {
+						path, file, _ := strings.Cut(arg, "=")
+						if hints[path] || neverTwice(path) {
+							continue
+						}
+						data, err := os.ReadFile(file)
+						if err != nil {
+							return 0, err
+						}
+						if slices.ContainsFunc(methods, func(m string) bool { return bytes.Contains(data, []byte(m)) }) {
+							hints[path], more = true, true
+						}
+					}
+				}
+				if !more || try == 8 {
+					return t, nil
+				}
+				list := slices.Sorted(maps.Keys(hints))
+				if err := renameio.WriteFile(hintFile, []byte(strings.Join(list, "\n")+"\n"), 0o600); err != nil {
+					return 0, err
+				}
 			}
 			_ = os.Link(to, kept) // a file system without links only makes the next build slower
 		}
@@ -643,6 +675,28 @@ func linkTiers(ctx context.Context, store, goVersion, dir, link, archives, cfg s
 		}
 	}
 	return 0, nil
+}
+
+// neverTwice says which packages must be in a process once, whatever the dynamic linker does.
+func neverTwice(path string) bool {
+	return path == "runtime" || strings.HasPrefix(path, "internal/runtime/") || strings.HasPrefix(path, "runtime/")
+}
+
+// without takes the lines of packages out of an import configuration that send the linker to a library.
+func without(cfg string, paths map[string]bool) string {
+	if len(paths) == 0 {
+		return cfg
+	}
+	var b strings.Builder
+	for line := range strings.Lines(cfg) {
+		if rest, ok := strings.CutPrefix(line, "packageshlib "); ok {
+			if path, _, _ := strings.Cut(rest, "="); paths[path] {
+				continue
+			}
+		}
+		b.WriteString(line)
+	}
+	return b.String()
 }
 
 var crossingLine = regexp.MustCompile(`(?:cannot target DYNIMPORT sym in section-relative reloc: |missing section for relocation target )(.+)`)
