@@ -206,9 +206,33 @@ func (g *gen) checks() {
 			}
 		case *ast.StructType:
 			g.fields(n)
+		case *ast.BlockStmt:
+			g.exits(n.List)
+		case *ast.CaseClause:
+			g.exits(n.Body)
+		case *ast.CommClause:
+			g.exits(n.Body)
 		}
 		return true
 	})
+}
+
+// exits lets statements that end the process say where they are: nothing else would be known of an os.Exit.
+func (g *gen) exits(list []ast.Stmt) {
+	for _, st := range list {
+		x, ok := st.(*ast.ExprStmt)
+		if !ok {
+			continue
+		}
+		o := g.callee(x.X)
+		if o == nil || o.Pkg() == nil {
+			continue
+		}
+		switch path, name := o.Pkg().Path(), o.Name(); {
+		case path == "os" && name == "Exit", path == "syscall" && name == "Exit", path == "log" && strings.HasPrefix(name, "Fatal"):
+			g.insert(st.Pos(), rt+".Exiting();")
+		}
+	}
 }
 
 // pointerVar is the variable that holds the redefinition of a function, declared beside it.
@@ -958,9 +982,15 @@ func (g *gen) finish(failed map[*Chunk]string) (*Plan, error) {
 
 // prints says whether x is a call of fmt's printing functions, whose results nobody wants to see.
 func (g *gen) prints(x ast.Expr) bool {
+	o := g.callee(x)
+	return o != nil && o.Pkg() != nil && o.Pkg().Path() == "fmt" && (strings.HasPrefix(o.Name(), "Print") || strings.HasPrefix(o.Name(), "Fprint"))
+}
+
+// callee is the function or method that x calls by name; nil where x is no such call.
+func (g *gen) callee(x ast.Expr) *types.Func {
 	call, ok := ast.Unparen(x).(*ast.CallExpr)
 	if !ok {
-		return false
+		return nil
 	}
 	var id *ast.Ident
 	switch f := ast.Unparen(call.Fun).(type) {
@@ -969,10 +999,10 @@ func (g *gen) prints(x ast.Expr) bool {
 	case *ast.Ident:
 		id = f
 	default:
-		return false
+		return nil
 	}
-	o, ok := g.info.Uses[id].(*types.Func)
-	return ok && o.Pkg() != nil && o.Pkg().Path() == "fmt" && (strings.HasPrefix(o.Name(), "Print") || strings.HasPrefix(o.Name(), "Fprint"))
+	o, _ := g.info.Uses[id].(*types.Func)
+	return o
 }
 
 // touch uses an import in a way that leaves no code, since the cell may need it only for a type that is written elsewhere.

@@ -44,8 +44,8 @@ func TestWorkerDeath(t *testing.T) {
 	t.Parallel()
 	e := newEvaluator(t, nil)
 	for _, c := range []struct{ reason, code, name, want string }{
-		{"a non-zero exit", "fmt.Println(\"bye\")\nos.Exit(3)", "ExitError", "exit status 3"},
-		{"log.Fatal", "log.Fatal(\"fatal text\")", "ExitError", "exit status 1"},
+		{"a non-zero exit", "fmt.Println(\"bye\")\nos.Exit(3)", "ExitError", "Cell [2] line 2: the cell ended its process: exit status 3"},
+		{"log.Fatal", "log.Fatal(\"fatal text\")", "ExitError", "Cell [2] line 1: the cell ended its process: exit status 1"},
 		{"a panic in a goroutine", "done := make(chan int)\ngo func() {\n\tpanic(\"in a child\")\n}()\n<-done", "Panic", "Cell [2] line 3: in a child"},
 		{"endless recursion", "func rec(n int) int { return rec(n+1) + 1 }\nrec(0)", "FatalError", "stack overflow"},
 		{"concurrent map writes", "m := map[int]int{}\nfor range 8 {\n\tgo func() {\n\t\tfor { for i := range 100 { m[i]++ } }\n\t}()\n}\ntime.Sleep(20 * time.Second)", "FatalError", "concurrent map"},

@@ -33,6 +33,7 @@ type proc struct {
 	next    int
 	done    chan worker.Reply // of the cell that runs
 	doneID  int
+	exitAt  string // where the cell said that it is about to end the process: "FILE:LINE"
 
 	dead  chan struct{} // closed when the process is gone and its output is read
 	state *os.ProcessState

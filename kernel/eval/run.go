@@ -201,6 +201,10 @@ func (e *Evaluator) message(p *proc, r worker.Reply) {
 			return
 		}
 		fe.Display(Display{Data: cleanBundle(r.Display.Data), Metadata: r.Display.Metadata, ID: r.Display.ID, Update: r.Display.Update})
+	case "exiting":
+		p.mu.Lock()
+		p.exitAt = r.Text
+		p.mu.Unlock()
 	case "input":
 		go func() {
 			answer := worker.Request{Op: "input", Name: "none"}
@@ -540,6 +544,15 @@ func (e *Evaluator) lost(p *proc) *CellError {
 		ce.Value = fmt.Sprintf("the cell ended its process: exit status %d", p.state.ExitCode())
 		if crash != "" {
 			ce.Value += "\n" + crash
+		}
+		p.mu.Lock()
+		at := p.exitAt
+		p.mu.Unlock()
+		if m := crashFrame.FindStringSubmatch(at); m != nil {
+			n, _ := strconv.Atoi(m[1])
+			l, _ := strconv.Atoi(m[2])
+			ce.Traceback = []string{ce.Name + ": " + ce.Value, e.sourceLine(n, l, 0, "")}
+			ce.Value = fmt.Sprintf("Cell [%d] line %d: %s", n, l, ce.Value)
 		}
 	}
 	if ce.Traceback == nil {

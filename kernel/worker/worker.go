@@ -43,7 +43,7 @@ type Request struct {
 
 // Reply goes from the worker to the kernel.
 type Reply struct {
-	Op      string            `json:"op"` // ready, done, input, display, and answers
+	Op      string            `json:"op"` // ready, done, input, display, exiting, and answers
 	ID      int               `json:"id"`
 	Result  map[string]any    `json:"result,omitempty"` // done: MIME bundle of the last expression
 	Fail    *Failure          `json:"fail,omitempty"`
@@ -76,6 +76,13 @@ var flag uint32
 func Check() {
 	if atomic.LoadUint32(&flag) != 0 {
 		checkSlow()
+	}
+}
+
+// Exiting tells the kernel where a cell is about to end its process.
+func Exiting() {
+	if _, file, line, ok := runtime.Caller(1); ok {
+		send(Reply{Op: "exiting", Text: fmt.Sprintf("%s:%d", file, line)})
 	}
 }
 

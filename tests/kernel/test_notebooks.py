@@ -19,7 +19,7 @@ KERNEL = os.environ.get("SOARBOOK_TEST_KERNELSPEC", "soarbook")
 # What fails, after a cell that does not: the source, and what a person must be told.
 FAILURES = {
     "panic": ('fmt.Println("before")\nvar s []int\n_ = s[3]', ["index out of range [3] with length 0", "Cell [2] line 3"]),
-    "exit": ('fmt.Println("before")\nos.Exit(3)', ["Cell [2]", "3"]),
+    "exit": ('fmt.Println("before")\nos.Exit(3)', ["Cell [2] line 2", "exit status 3"]),
     "compile error": ('x := 1\nvar y string = x', ["Cell [2] line 2", "string"]),
     "goroutine": ('go func() {\n\tpanic("in a goroutine")\n}()\ntime.Sleep(5 * time.Second)', ["in a goroutine"]),
     "shell": ("!echo before\n!exit 7", ["Cell [2] line 2", "exit status 7"]),
