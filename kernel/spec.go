@@ -20,6 +20,9 @@ const Name = "soarbook"
 // DisplayName is what a launcher shows.
 const DisplayName = "Go (soarbook)"
 
+// ModuleEnv names the module that cells see where the notebook itself lies in none.
+const ModuleEnv = "SOARBOOK_MODULE"
+
 //go:embed logo.svg
 var logo []byte
 
@@ -107,6 +110,14 @@ func sameFile(a, b string) (bool, error) {
 // Files that are the same already are left alone.
 func Install(dataDir, binary string, env map[string]string) (string, error) {
 	dir := filepath.Join(dataDir, "kernels", Name)
+	b, err := specJSON(binary, env)
+	if err != nil {
+		return "", err
+	}
+	return dir, writeFiles(map[string][]byte{filepath.Join(dir, "kernel.json"): b, filepath.Join(dir, "logo-svg.svg"): logo})
+}
+
+func specJSON(binary string, env map[string]string) ([]byte, error) {
 	if env == nil {
 		env = map[string]string{}
 	}
@@ -117,10 +128,34 @@ func Install(dataDir, binary string, env map[string]string) (string, error) {
 		InterruptMode: "message", ProtocolVersion: "5.4", Env: env, Metadata: map[string]any{"debugger": false},
 	}
 	b, err := json.MarshalIndent(spec, "", "  ")
-	if err != nil {
-		return "", err
+	return append(b, '\n'), err
+}
+
+// Installed says whether Install(dataDir, binary, env) and InstallBinary(from, the folder of binary) have nothing to do, and what there
+// is or what differs.
+func Installed(dataDir, from, binary string, env map[string]string) (detail string, ok bool) {
+	file := filepath.Join(dataDir, "kernels", Name, "kernel.json")
+	got, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return "none at " + file, false
 	}
-	return dir, writeFiles(map[string][]byte{filepath.Join(dir, "kernel.json"): append(b, '\n'), filepath.Join(dir, "logo-svg.svg"): logo})
+	if err != nil {
+		return err.Error(), false
+	}
+	want, err := specJSON(binary, env)
+	if err != nil {
+		return err.Error(), false
+	}
+	if !bytes.Equal(got, want) {
+		return file + " is of another checkout or version", false
+	}
+	switch same, err := sameFile(from, binary); {
+	case err != nil:
+		return err.Error(), false
+	case !same:
+		return binary + " is missing or of another build", false
+	}
+	return file, true
 }
 
 // InstallPapermill adds the plug-in that lets papermill set parameters of Go notebooks to a Python environment. It does nothing where

@@ -18,12 +18,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/soarbook/soarbook/data/asset"
 	"github.com/soarbook/soarbook/kernel"
 	"github.com/soarbook/soarbook/kernel/eval"
 )
-
-// moduleEnv names the module that cells see where the notebook itself lies in none.
-const moduleEnv = "SOARBOOK_MODULE"
 
 func kernelCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -34,18 +32,6 @@ func kernelCommand() *cobra.Command {
 	}
 	cmd.AddCommand(kernelInstallCommand(), kernelRunCommand(), kernelStatusCommand(), kernelStopCommand())
 	return cmd
-}
-
-// kernelCache is the folder of everything that soarbook keeps for this user.
-func kernelCache() (string, error) {
-	if dir := os.Getenv("SOARBOOK_CACHE"); dir != "" {
-		return filepath.Abs(dir)
-	}
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("the user's cache folder: %w; set SOARBOOK_CACHE", err)
-	}
-	return filepath.Join(dir, "soarbook"), nil
 }
 
 func kernelInstallCommand() *cobra.Command {
@@ -65,7 +51,7 @@ lets it set parameters of Go notebooks.`,
 			if user && prefix != "" {
 				return usagef("--user and --prefix: choose one of them")
 			}
-			cache, err := kernelCache()
+			cache, err := asset.Dir()
 			if err != nil {
 				return err
 			}
@@ -102,7 +88,7 @@ lets it set parameters of Go notebooks.`,
 				return err
 			}
 			if found {
-				env[moduleEnv] = root
+				env[kernel.ModuleEnv] = root
 			} else if cmd.Flags().Changed("module") {
 				return usagef("--module %s: no go.mod there or above it", module)
 			}
@@ -152,7 +138,7 @@ func kernelRunCommand() *cobra.Command {
 			if connection == "" {
 				return usagef("--connection-file is missing; Jupyter starts kernels: `soarbook kernel install` tells it how, `soarbook lab` opens it")
 			}
-			cache, err := kernelCache()
+			cache, err := asset.Dir()
 			if err != nil {
 				return err
 			}
@@ -163,7 +149,7 @@ func kernelRunCommand() *cobra.Command {
 			module := "."
 			if _, found, err := goModule("."); err != nil {
 				return err
-			} else if dir := os.Getenv(moduleEnv); !found && dir != "" {
+			} else if dir := os.Getenv(kernel.ModuleEnv); !found && dir != "" {
 				module = dir
 			}
 			// The signal that interrupts every other command interrupts a cell here.
