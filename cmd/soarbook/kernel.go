@@ -46,7 +46,7 @@ func kernelInstallCommand() *cobra.Command {
 own Jupyter folder, or with --prefix into an environment (DIR/share/jupyter/kernels). This program is copied to the cache folder
 and started from there. Notebooks that lie in no Go module see the module of --module. In an environment with papermill, a plug-in
 lets it set parameters of Go notebooks.`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if user && prefix != "" {
 				return usagef("--user and --prefix: choose one of them")
@@ -133,7 +133,7 @@ func kernelRunCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Be the kernel process of a connection file; Jupyter calls this",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if connection == "" {
 				return usagef("--connection-file is missing; Jupyter starts kernels: `soarbook kernel install` tells it how, `soarbook lab` opens it")
@@ -220,7 +220,7 @@ func kernelStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "List the live sessions: process, folder, variables, memory",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			sessions, err := kernel.List(cmd.Context(), kernel.RuntimeDir())
 			if err != nil {
