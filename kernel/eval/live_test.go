@@ -276,6 +276,26 @@ func TestSession(t *testing.T) {
 	if s.WorkerPID == 0 || s.WorkerBytes < 10<<20 || s.CellsLoaded != 1 {
 		t.Errorf("got worker %d with %d bytes and %d cells", s.WorkerPID, s.WorkerBytes, s.CellsLoaded)
 	}
+	// Looking while a cell writes to a map must not end the worker.
+	mustRun(t, e, 2, "busy := map[int][]string{}")
+	writing := make(chan error, 1)
+	go func() {
+		_, err := e.Eval(context.Background(), Cell{Code: "for i := range 3_000_000 { busy[i%1000] = []string{\"x\"} }", N: 2}, &recorder{})
+		writing <- err
+	}()
+	for looking := true; looking; {
+		select {
+		case err := <-writing:
+			if err != nil {
+				t.Fatalf("a cell whose map was looked at: %v", err)
+			}
+			looking = false
+		default:
+			if _, err := e.Session(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	// A shadowed variable is released.
 	mustRun(t, e, 2, "model := make([]byte, 256<<20)\nfor i := range model { model[i] = 1 }")
 	mustRun(t, e, 3, "model := \"small\"")

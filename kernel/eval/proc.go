@@ -232,6 +232,7 @@ type pump struct {
 
 	buf   []byte
 	since time.Time // of the oldest byte in buf
+	stale int       // flushes that passed on nothing, since all waits for its rest
 	held  []byte    // what looks like the last words of the process
 	heldT time.Time
 }
@@ -319,6 +320,9 @@ var lastWords = regexp.MustCompile(`(?m)^(panic: |fatal error: |runtime: gorouti
 // flush passes on what has been read. Unless it is the end, an incomplete character or mark waits for its rest.
 func (p *pump) flush(end bool) {
 	text := p.buf
+	if p.stale > 60 { // about a second: the rest does not come
+		end = true
+	}
 	var keep []byte
 	if !end {
 		if i := bytes.LastIndexByte(text, 0); i >= 0 && len(text)-i <= len(p.mark)+12 {
@@ -348,6 +352,10 @@ func (p *pump) flush(end bool) {
 		}
 	}
 	p.emit(text)
+	p.stale++
+	if len(text) > 0 || len(keep) == 0 {
+		p.stale = 0
+	}
 	p.buf = append(p.buf[:0:0], keep...)
 	p.since = time.Now()
 }

@@ -48,6 +48,9 @@ func runTool(ctx context.Context, dir string, extra []string, name string, args 
 		if errors.As(err, &exit) {
 			return out.Bytes(), fmt.Errorf("%s: %w\n%s", filepath.Base(name), err, bytes.TrimSpace(out.Bytes()))
 		}
+		if errors.Is(err, exec.ErrNotFound) {
+			return nil, fmt.Errorf("%s is not on PATH, and cells are linked with it: install a C compiler with its binutils: %w", name, err)
+		}
 		return nil, err
 	}
 	return out.Bytes(), nil

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// sizeOf estimates the bytes that hang on the variable at ptr; -1 where it is unknown or too large to look through.
-func sizeOf(ptr any) (n int64) {
+// sizeOf estimates the bytes that hang on the variable at ptr; -1 where it is unknown or cannot be looked through until the time given.
+// Unless nothing else runs (quiet), maps count by their length alone: to go through one that somebody writes to ends the process.
+func sizeOf(ptr any, until time.Time, quiet bool) (n int64) {
 	if ptr == nil {
 		return -1
 	}
@@ -18,7 +19,7 @@ func sizeOf(ptr any) (n int64) {
 			n = -1
 		}
 	}()
-	s := sizer{seen: map[uintptr]bool{}, until: time.Now().Add(50 * time.Millisecond)}
+	s := sizer{seen: map[uintptr]bool{}, until: until, quiet: quiet}
 	v := reflect.ValueOf(ptr).Elem()
 	s.add(int64(v.Type().Size()))
 	s.walk(v)
@@ -34,6 +35,7 @@ type sizer struct {
 	steps  int
 	until  time.Time
 	gaveUp bool
+	quiet  bool
 }
 
 func (s *sizer) add(n int64) { s.total += n }
@@ -111,7 +113,7 @@ func (s *sizer) walk(v reflect.Value) {
 		s.seen[v.Pointer()] = true
 		t := v.Type()
 		s.add(int64(v.Len()) * int64(t.Key().Size()+t.Elem().Size()+8))
-		if flat(t.Key()) && flat(t.Elem()) {
+		if !s.quiet || flat(t.Key()) && flat(t.Elem()) {
 			return
 		}
 		for it := v.MapRange(); it.Next() && !s.gaveUp; {

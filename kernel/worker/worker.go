@@ -304,9 +304,14 @@ func handle(r Request) {
 		send(Reply{Op: "answer", ID: r.ID, Text: errText(os.Chdir(r.Text))})
 	case "vars":
 		go func() {
+			debug.SetPanicOnFault(true) // another goroutine may change what is looked at
+			walking.Lock()              // no cell starts meanwhile
+			defer walking.Unlock()
+			until := time.Now().Add(200 * time.Millisecond)
+			quiet := runtime.NumGoroutine() <= 2 // this one and Main's
 			sizes := map[string]int64{}
 			for _, name := range r.Names {
-				sizes[name] = sizeOf(pointer(name))
+				sizes[name] = sizeOf(pointer(name), until, quiet)
 			}
 			send(Reply{Op: "answer", ID: r.ID, Sizes: sizes})
 		}()
@@ -362,6 +367,14 @@ func errText(err error) string {
 	return err.Error()
 }
 
+var walking sync.Mutex // held while variables are looked through
+
+// waitForLookers waits until nobody looks through variables, a fifth of a second at most.
+func waitForLookers() {
+	walking.Lock()
+	defer walking.Unlock()
+}
+
 // start loads the cell and runs it in a goroutine of its own.
 func start(r Request) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -403,6 +416,7 @@ func start(r Request) {
 			mu.Lock()
 			run := cells[r.Path]
 			mu.Unlock()
+			waitForLookers()
 			if run == nil {
 				c.fail = &Failure{Kind: "load", Text: "cell " + r.Path + " is not loaded"}
 			} else {
