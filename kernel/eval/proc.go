@@ -42,7 +42,13 @@ type proc struct {
 
 // startProc starts a worker; messages that are no answers go to handle.
 func startProc(exe, dir string, env []string, out func(stream, text string), handle func(*proc, worker.Reply)) (*proc, error) {
-	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	syscall.ForkLock.RLock() // no child of somebody else may inherit the pair
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(pair[0])
+		syscall.CloseOnExec(pair[1])
+	}
+	syscall.ForkLock.RUnlock()
 	if err != nil {
 		return nil, fmt.Errorf("socket for the worker: %w", err)
 	}

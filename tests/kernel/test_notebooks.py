@@ -39,7 +39,7 @@ def notebook(*sources, tags=()):
     return nb
 
 
-class Notebooks(unittest.TestCase):
+class Case(unittest.TestCase):
     def setUp(self):
         self.dir = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
@@ -48,6 +48,8 @@ class Notebooks(unittest.TestCase):
         nbformat.write(nb, path)
         return path
 
+
+class Notebooks(Case):
     def test_nbclient(self):
         nb = notebook('fmt.Println("hello")', "x := 3", "x + 1")
         NotebookClient(nb, timeout=120).execute()
@@ -113,14 +115,12 @@ class Notebooks(unittest.TestCase):
                 for w in want:
                     self.assertIn(w, done.stderr)
 
+
+class Papermill(Case):
     def test_papermill(self):
-        try:
-            import papermill
-        except ImportError:
-            self.skipTest("papermill is not in this environment")
         # Papermill knows Go only through the plug-in, which its engines' entry points load.
+        import papermill
         from papermill.translators import papermill_translators
-        import papermill.engines  # noqa: F401
 
         self.assertTrue(papermill_translators.find_translator("soarbook", "go"), "run `soarbook kernel install --prefix` on this environment")
         path = self.write(notebook("n := 1\nname := \"a\"\nrates := []float64{0.1}", 'fmt.Println(n, name, rates)\nfmt.Printf("%T %T %T\\n", n, name, rates)', tags=[0]))
