@@ -78,13 +78,10 @@ func (b *Base) Build(ctx context.Context, u Unit) (Built, error) {
 		return Built{}, err
 	}
 	out := Built{Archive: filepath.Join(u.Dir, "cell.a"), Plugin: filepath.Join(u.Dir, "cell.so")}
-	text, err := runTool(ctx, u.Dir, nil, filepath.Join(b.ToolDir, "compile"), "-p", u.Path, "-dynlink", "-linkshared", "-shared", "-complete", "-trimpath", u.Dir+"=>", "-importcfg", ccfg, "-o", out.Archive, "-pack", src)
-	if err != nil {
-		if ctx.Err() == nil && len(text) > 0 {
-			return Built{}, &CompileError{Output: string(bytes.TrimSpace(text))}
-		}
+	if err := b.compile(ctx, u, ccfg, src, out.Archive); err != nil {
 		return Built{}, err
 	}
+	anchored := false
 	for try := 0; ; try++ {
 		if err := b.writeLinkConfig(lcfg, extra.Bytes()); err != nil {
 			return Built{}, err
@@ -92,6 +89,16 @@ func (b *Base) Build(ctx context.Context, u Unit) (Built, error) {
 		text, err := b.link(ctx, u, lcfg, out)
 		if err == nil {
 			break
+		}
+		if lostType(text) && !anchored && ctx.Err() == nil {
+			anchored = true
+			if err := os.WriteFile(src, []byte(b.anchor(u.Source)), 0o600); err != nil {
+				return Built{}, err
+			}
+			if err := b.compile(ctx, u, ccfg, src, out.Archive); err != nil {
+				return Built{}, err
+			}
+			continue
 		}
 		methods := crossing(text)
 		if len(methods) == 0 || try == 8 || ctx.Err() != nil {
@@ -106,6 +113,37 @@ func (b *Base) Build(ctx context.Context, u Unit) (Built, error) {
 	os.Remove(ccfg)
 	os.Remove(lcfg)
 	return out, nil
+}
+
+// compile makes the archive of a cell.
+func (b *Base) compile(ctx context.Context, u Unit, cfg, src, archive string) error {
+	text, err := runTool(ctx, u.Dir, nil, filepath.Join(b.ToolDir, "compile"), "-p", u.Path, "-dynlink", "-linkshared", "-shared", "-complete", "-trimpath", u.Dir+"=>", "-importcfg", cfg, "-o", archive, "-pack", src)
+	if err != nil && ctx.Err() == nil && len(text) > 0 {
+		return &CompileError{Output: string(bytes.TrimSpace(text))}
+	}
+	return err
+}
+
+// lostType says whether the linker failed for want of a type's descriptor. A variable whose type is a struct needs those of its fields
+// for the garbage collector's map, but the linker only loads the libraries of the packages that the cell imports: a
+// policy.Options has a *slog.Logger, whose descriptor is in the standard library's.
+func lostType(text []byte) bool {
+	return bytes.Contains(text, []byte("cmd/link/internal/ld/decodesym.go")) || bytes.Contains(text, []byte("can't find target of relocation in type:"))
+}
+
+// anchor adds an import of one package of each library to a cell's source, so that the linker loads them all. That costs a third of a
+// second, which is why not every cell gets it.
+func (b *Base) anchor(source string) string {
+	seen := map[string]bool{}
+	var imports strings.Builder
+	for _, path := range b.sorted() {
+		if p := b.Packages[path]; p.Lib != "" && !seen[p.Lib] && !internalPath(path) && p.Name != "main" {
+			seen[p.Lib] = true
+			fmt.Fprintf(&imports, "; import _ %q", path)
+		}
+	}
+	clause, rest, _ := strings.Cut(source, "\n")
+	return clause + imports.String() + "\n" + rest
 }
 
 // writeLinkConfig writes where the linker finds packages: in the libraries, but for those that cells bring along.
