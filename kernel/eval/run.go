@@ -26,7 +26,7 @@ func DefaultPreload() []string {
 	return []string{
 		"./...",
 		"github.com/gomlx/gomlx/core/graph", "github.com/gomlx/gomlx/core/tensors", "github.com/gomlx/gomlx/core/tensors/images", "github.com/gomlx/gomlx/ml/model",
-		"github.com/gomlx/gomlx/ml/layers", "github.com/gomlx/gomlx/ml/train", "github.com/gomlx/gomlx/ml/train/losses", "github.com/gomlx/gomlx/ml/train/optimizers", "github.com/gomlx/gomlx/backends/default",
+		"github.com/gomlx/gomlx/ml/layers", "github.com/gomlx/gomlx/ml/train", "github.com/gomlx/gomlx/ml/train/loss", "github.com/gomlx/gomlx/ml/train/metric", "github.com/gomlx/gomlx/ml/train/optimizer", "github.com/gomlx/gomlx/backends/default",
 		"github.com/gomlx/compute", "github.com/gomlx/compute/dtypes", "github.com/gomlx/compute/shapes", "github.com/gomlx/compute/gobackend", "github.com/gomlx/go-xla/compute/xla",
 		"github.com/janpfeifer/gonb/gonbui", "github.com/janpfeifer/gonb/gonbui/dom", "github.com/janpfeifer/gonb/gonbui/widgets", "github.com/janpfeifer/gonb/gonbui/plotly",
 		"github.com/janpfeifer/gonb/gonbui/comms",
