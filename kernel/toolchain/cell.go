@@ -181,13 +181,7 @@ func (b *Base) bring(ctx context.Context, scratch string, methods []string) (boo
 		if err != nil {
 			return false, err
 		}
-		var paths []string
-		for path, p := range b.Packages {
-			if p.Lib != "" && !internalPath(path) {
-				paths = append(paths, path)
-			}
-		}
-		all, err := list(ctx, b.ModuleDir, nil, append(append([]string{"-deps", "-export", "-overlay=" + file}, sharedFlags...), paths...)...)
+		all, err := list(ctx, b.ModuleDir, nil, append(append([]string{"-deps", "-export", "-overlay=" + file}, sharedFlags...), b.Roots...)...) // by the roots: go refuses to name a package that go.mod reaches only through others
 		if err != nil {
 			return false, err
 		}

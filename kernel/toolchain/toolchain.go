@@ -48,7 +48,7 @@ const (
 )
 
 // format changes where a base of an older layout must not be used.
-const format = "soarbook kernel base 8"
+const format = "soarbook kernel base 9"
 
 // Options says what a base is built from.
 type Options struct {
@@ -92,6 +92,7 @@ type Base struct {
 	Std       []string // importable paths of the standard library
 	Sources   []Source
 	Stamp     string
+	Roots     []string // what the libraries were built from: these packages with all that they import
 
 	mu       sync.Mutex
 	static   map[string]string // packages of the libraries that cells have to bring along nevertheless: import path -> archive
@@ -429,6 +430,7 @@ func build(ctx context.Context, o Options, env goEnv, dir, stamp string) (_ *Bas
 	slices.Sort(roots)
 	roots = slices.Compact(roots)
 	roots = slices.DeleteFunc(roots, func(p string) bool { return p == "unsafe" })
+	b.Roots = roots
 	all, err := list(ctx, modDir, nil, append(append([]string{"-deps", "-export"}, sharedFlags...), roots...)...)
 	if err != nil {
 		return nil, err
