@@ -194,3 +194,11 @@ func WriteTable(path string, results []Result) error {
 	}
 	return nil
 }
+
+// Must returns v, or panics with the error: in a cell a panic is how the cell fails.
+func Must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -643,3 +643,15 @@ func ExampleNew() {
 	// answer "Paris", 0 passages
 	// 1
 }
+
+func TestRewardString(t *testing.T) {
+	for want, r := range map[string]searchr1.Reward{
+		"reward unknown: the retriever failed": {},
+		"reward 1: exact match 1":              {Known: true, Answer: 1, Format: math.NaN(), Value: 1},
+		"reward 0.2: exact match 0, format 1":  {Known: true, Format: 1, Value: 0.2},
+	} {
+		if got := r.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

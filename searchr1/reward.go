@@ -1,6 +1,7 @@
 package searchr1
 
 import (
+	"fmt"
 	"math"
 	"regexp"
 	"strings"
@@ -22,6 +23,17 @@ type Reward struct {
 	Answer float64 // exact match of the selected answer, 0 or 1; 0 without one
 	Format float64 // validity of the format, 0 or 1; NaN where its weight is 0, because it was not asked for
 	Value  float64 // in [0, 1]
+}
+
+// String says the reward and what it is made of.
+func (r Reward) String() string {
+	switch {
+	case !r.Known:
+		return "reward unknown: the retriever failed"
+	case math.IsNaN(r.Format):
+		return fmt.Sprintf("reward %.4g: exact match %.0f", r.Value, r.Answer)
+	}
+	return fmt.Sprintf("reward %.4g: exact match %.0f, format %.0f", r.Value, r.Answer, r.Format)
 }
 
 // Score returns the reward of an episode. It reads the selected answer and, for the format, the policy's replies; no text

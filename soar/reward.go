@@ -45,6 +45,14 @@ type Reward struct {
 	Value  float64 // R of the variant
 }
 
+// String says the reward and what it is made of.
+func (r Reward) String() string {
+	if !r.Known {
+		return "reward unknown: the retriever failed"
+	}
+	return fmt.Sprintf("reward %.4g: exact match %.0f, format %.0f, match %.0f", r.Value, r.Answer, r.Format, r.Match)
+}
+
 // Score returns the reward of an episode. Match looks into the declared stream over all searches of the episode and never into the
 // other one. No text is scanned for an answer.
 func Score(t *rollout.Trajectory, golds []string, v Variant) Reward {

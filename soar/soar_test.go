@@ -405,3 +405,14 @@ func FuzzEnvironmentNeverEarns(f *testing.F) {
 		}
 	})
 }
+
+func TestRewardString(t *testing.T) {
+	for want, r := range map[string]Reward{
+		"reward unknown: the retriever failed":            {},
+		"reward 0.9231: exact match 1, format 1, match 0": {true, 1, 1, 0, 12.0 / 13},
+	} {
+		if got := r.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

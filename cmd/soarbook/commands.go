@@ -17,5 +17,6 @@ func commands() []*cobra.Command {
 		generateCommand(),
 		scoreCommand(),
 		benchCommand(),
+		kernelCommand(),
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/soarbook/soarbook/kernel"
 )
 
 // Status of a [Check].
@@ -56,7 +58,26 @@ func (e *Env) doctor(ctx context.Context) []Check {
 		}
 		checks = append(checks, c)
 	}
-	return append(checks, e.checkGPU())
+	return append(checks, e.checkGPU(), checkSessions(ctx))
+}
+
+// checkSessions says how many kernels of this user live.
+func checkSessions(ctx context.Context) Check {
+	c := Check{Name: "live session", Status: OK}
+	sessions, err := kernel.List(ctx, kernel.RuntimeDir())
+	switch {
+	case err != nil:
+		c.Status, c.Detail, c.Cure = Absent, err.Error(), "`soarbook kernel status` asks again"
+	case len(sessions) == 0:
+		c.Status, c.Detail, c.Cure = Absent, "none", "`soarbook lab` opens one"
+	default:
+		var pids []string
+		for _, s := range sessions {
+			pids = append(pids, fmt.Sprint(s.PID))
+		}
+		c.Detail = fmt.Sprintf("%d, process %s; `soarbook kernel status` says more", len(sessions), strings.Join(pids, ", "))
+	}
+	return c
 }
 
 func (e *Env) checkGo(ctx context.Context) Check {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +25,8 @@ import (
 
 	"github.com/soarbook/soarbook/data/asset"
 	"github.com/soarbook/soarbook/data/gostd"
+	"github.com/soarbook/soarbook/kernel"
+	"github.com/soarbook/soarbook/kernel/eval"
 )
 
 // modulePath is the module of which a checkout is looked for.
@@ -90,7 +93,8 @@ func (e *Env) steps() []step {
 		{name: "cuda", about: "PJRT CUDA plugin (XLA)", has: e.hasCUDA, do: e.cuda, need: func() bool { _, ok := e.DriverVersion(); return ok }},
 		{name: "jupyter", about: "JupyterLab, nbclient and nbconvert", has: e.hasJupyter, do: e.jupyter},
 		{name: "gonb", about: "GoNB, gopls and goimports", has: e.hasTools, do: e.tools},
-		{name: "kernelspec", about: "Jupyter kernelspec", has: e.hasKernelspec, do: e.Kernelspec},
+		{name: "kernelspec", about: "GoNB's kernelspec", has: e.hasKernelspec, do: e.Kernelspec},
+		{name: "kernel", about: "soarbook's kernel", has: e.hasKernel, do: e.kernel},
 		{name: "policy", about: "policy SmolLM2-135M-Instruct", has: e.hasPolicy, do: func(ctx context.Context) error { return e.Cache.Ensure(ctx, asset.SmolLM2Pin) }},
 		{name: "gostd", about: "knowledge base gostd", has: e.hasGostd, do: e.gostd},
 	}
@@ -473,4 +477,40 @@ func (e *Env) Kernelspec(context.Context) error {
 		return err
 	}
 	return renameio.WriteFile(e.kernelFile(), text, 0o644)
+}
+
+// The soarbook kernel: its kernelspec lies beside GoNB's, and names a copy of this program in the cache folder.
+func (e *Env) kernelArgs() (dataDir, binary string, env map[string]string) {
+	return filepath.Join(e.Cache.Dir, "python", "share", "jupyter"), filepath.Join(e.Bin(), "soarbook"),
+		map[string]string{asset.CacheEnv: e.Cache.Dir, kernel.ModuleEnv: e.Root}
+}
+
+func (e *Env) hasKernel() (string, bool) {
+	self, err := os.Executable()
+	if err != nil {
+		return err.Error(), false
+	}
+	dataDir, binary, env := e.kernelArgs()
+	return kernel.Installed(dataDir, self, binary, env)
+}
+
+// kernel installs the kernel and builds what its sessions start from, which takes a minute where Go's build cache is empty.
+func (e *Env) kernel(ctx context.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	dataDir, binary, env := e.kernelArgs()
+	if _, err := kernel.InstallBinary(self, filepath.Dir(binary)); err != nil {
+		return err
+	}
+	if err := kernel.InstallPapermill(filepath.Join(e.Cache.Dir, "python")); err != nil {
+		return err
+	}
+	fmt.Fprintln(e.Log, "  compiling what cells start from, about a minute with an empty build cache")
+	if err := eval.Warm(ctx, eval.Config{Dir: e.Root, CacheDir: filepath.Join(e.Cache.Dir, "kernel"), Logger: slog.New(slog.NewTextHandler(e.Log, nil))}); err != nil {
+		return err
+	}
+	_, err = kernel.Install(dataDir, binary, env) // last: it says that the rest is there
+	return err
 }

@@ -1,0 +1,7 @@
+#include "textflag.h"
+
+TEXT runtime·addmoduledata(SB),NOSPLIT|NOFRAME,$0
+	JMP github·com∕soarbook∕soarbook∕kernel∕worker∕link·addModule(SB)
+
+TEXT ·Keep(SB),NOSPLIT|NOFRAME,$0
+	JMP github·com∕soarbook∕soarbook∕kernel∕worker∕link·addModule(SB)
