@@ -299,11 +299,12 @@ func step(ctx context.Context, m Model, batch []Example, state *OptimizerState, 
 	if err != nil {
 		return Metrics{}, err
 	}
-	if state.M == nil && state.V == nil {
-		state.M, state.V = make([]float32, len(parameters)), make([]float32, len(parameters))
+	oldM, oldV := state.M, state.V
+	if oldM == nil && oldV == nil {
+		oldM, oldV = make([]float32, len(parameters)), make([]float32, len(parameters))
 	}
-	if len(state.M) != len(parameters) || len(state.V) != len(parameters) {
-		return Metrics{}, fmt.Errorf("the optimizer's state has %d and %d moments, the model %d parameters; it is of another model", len(state.M), len(state.V), len(parameters))
+	if len(oldM) != len(parameters) || len(oldV) != len(parameters) {
+		return Metrics{}, fmt.Errorf("the optimizer's state has %d and %d moments, the model %d parameters; it is of another model", len(oldM), len(oldV), len(parameters))
 	}
 	defer func() {
 		if err != nil {
@@ -333,7 +334,7 @@ func step(ctx context.Context, m Model, batch []Example, state *OptimizerState, 
 	if err != nil {
 		return Metrics{}, err
 	}
-	next, newM, newV, norm, err := c.apply(parameters, gradients, state.M, state.V, state.Step+1)
+	next, newM, newV, norm, err := c.apply(parameters, gradients, oldM, oldV, state.Step+1)
 	if err != nil {
 		return Metrics{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/soarbook/soarbook/grpo"
@@ -374,5 +375,113 @@ func TestSupervised(t *testing.T) {
 	}
 	if !(last < first-0.5) {
 		t.Errorf("the loss went from %g to %g in ten steps", first, last)
+	}
+}
+
+// TestResume: training that was interrupted goes on to the same bits from the adapter's files and the optimizer's state, on both backends.
+func TestResume(t *testing.T) {
+	ctx := context.Background()
+	for _, on := range trainingDevices(t) {
+		_, batch, c := readTraining(t, "qwen2-tiny")
+		train := func(m grpo.Model, state *grpo.OptimizerState, steps int) {
+			t.Helper()
+			for range steps {
+				if _, err := grpo.Update(ctx, m, batch, state, c); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		_, whole := openTrainer(t, "qwen2-tiny", on)
+		var state grpo.OptimizerState
+		train(whole, &state, 4)
+		want, err := whole.Parameters(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		p, first := openTrainer(t, "qwen2-tiny", on)
+		var half grpo.OptimizerState
+		train(first, &half, 2)
+		w, err := p.Adapter(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(t.TempDir(), "adapter")
+		if err := checkpoint.WriteAdapter(dir, w, p.Config()); err != nil {
+			t.Fatal(err)
+		}
+		p, _ = openTrainer(t, "qwen2-tiny", on)
+		if w, err = checkpoint.ReadAdapter(dir, p.Config()); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.SetAdapter(ctx, w); err != nil {
+			t.Fatal(err)
+		}
+		second, err := p.Trainer(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(second.Close)
+		train(second, &half, 2)
+		got, err := second.Parameters(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want) || !slices.Equal(half.M, state.M) || !slices.Equal(half.V, state.V) || half.Step != state.Step {
+			t.Errorf("%s: parameters or moments differ from those of an uninterrupted run", on)
+		}
+	}
+}
+
+// TestUpdateErrors: what makes no step says why, and changes neither parameters nor state.
+func TestUpdateErrors(t *testing.T) {
+	ctx := context.Background()
+	_, trainer := openTrainer(t, "qwen2-tiny", device.Go)
+	before, err := trainer.Parameters(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(batch []grpo.Trajectory, c *grpo.UpdateConfig){
+		"every advantage is 0": func(batch []grpo.Trajectory, c *grpo.UpdateConfig) {
+			c.Loss.KLCoef = 0
+			for b := range batch {
+				batch[b].Advantage = 0
+			}
+		},
+		"no token carries loss": func(batch []grpo.Trajectory, _ *grpo.UpdateConfig) {
+			for b := range batch {
+				batch[b].LossMask = make([]bool, len(batch[b].LossMask))
+			}
+		},
+		"adapter off":           func(batch []grpo.Trajectory, _ *grpo.UpdateConfig) { batch[1].RefLogProbs = nil },
+		"one fewer than tokens": func(batch []grpo.Trajectory, _ *grpo.UpdateConfig) { batch[2].LossMask = batch[2].LossMask[1:] },
+		"must be finite": func(batch []grpo.Trajectory, _ *grpo.UpdateConfig) {
+			batch[0].OldLogProbs = make([]float32, len(batch[0].OldLogProbs))
+			batch[0].OldLogProbs[slices.Index(batch[0].LossMask, true)] = float32(math.NaN())
+		},
+		"advantage NaN": func(batch []grpo.Trajectory, _ *grpo.UpdateConfig) { batch[0].Advantage = math.NaN() },
+		"micro_batch":   func(_ []grpo.Trajectory, c *grpo.UpdateConfig) { c.MicroBatchTokens = 0 },
+	} {
+		_, batch, c := readTraining(t, "qwen2-tiny")
+		change(batch, &c)
+		var state grpo.OptimizerState
+		if _, err := grpo.Update(ctx, trainer, batch, &state, c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one with %q", err, want)
+		}
+		if state.Step != 0 || state.M != nil {
+			t.Errorf("%s: the state changed", want)
+		}
+	}
+	_, batch, c := readTraining(t, "qwen2-tiny")
+	state := grpo.OptimizerState{M: make([]float32, 3), V: make([]float32, 3)}
+	if _, err := grpo.Update(ctx, trainer, batch, &state, c); err == nil || !strings.Contains(err.Error(), "another model") {
+		t.Errorf("moments of another model: error %v", err)
+	}
+	after, err := trainer.Parameters(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(before, after) {
+		t.Error("updates that failed changed the parameters")
 	}
 }
