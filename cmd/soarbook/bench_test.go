@@ -14,7 +14,7 @@ func TestBenchWrongCalls(t *testing.T) {
 		args   []string
 		want   string
 	}{
-		{"a section that is none", []string{"--only", "speed"}, "policy or retrieval"},
+		{"a section that is none", []string{"--only", "speed"}, "policy or training or retrieval"},
 		{"an empty batch", []string{"--batch", "4,0"}, "--batch 0"},
 		{"an unknown device", []string{"--device", "tpu"}, "xla:cpu"},
 		{"an argument", []string{"policy"}, "--only policy"},
