@@ -24,7 +24,7 @@ const (
 )
 
 const (
-	openTimeout = 3 * time.Second        // for the browser to open the comm, after it got the script
+	openTimeout = 10 * time.Second       // for the browser to open the comm, after it got the script; a busy machine takes seconds
 	pingTimeout = 500 * time.Millisecond // for the browser to answer, before the script is sent again
 	pingAfter   = time.Second            // the browser was heard of so lately that it need not be asked
 )

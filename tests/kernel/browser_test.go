@@ -114,7 +114,15 @@ func (b *browser) keys(keys ...string) {
 	b.call("POST", "/actions", map[string]any{"actions": []any{map[string]any{"type": "key", "id": "k", "actions": actions}}}, nil)
 }
 
-// shot keeps a picture of the page (go test -artifacts keeps it after the test).
+// artifacts is where pictures and logs are kept: SOARBOOK_ARTIFACTS, or what go test -artifacts keeps.
+func artifacts(t *testing.T) string {
+	if dir := os.Getenv("SOARBOOK_ARTIFACTS"); dir != "" {
+		return dir
+	}
+	return t.ArtifactDir()
+}
+
+// shot keeps a picture of the page.
 func (b *browser) shot(name string) {
 	b.t.Helper()
 	var data string
@@ -123,7 +131,7 @@ func (b *browser) shot(name string) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(b.t.ArtifactDir(), name+".png"), png, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(artifacts(b.t), name+".png"), png, 0o644); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -131,7 +139,7 @@ func (b *browser) shot(name string) {
 // serve starts a program and waits until it answers HTTP.
 func serve(t *testing.T, cmd *exec.Cmd, url string) {
 	t.Helper()
-	log, err := os.Create(filepath.Join(t.ArtifactDir(), filepath.Base(cmd.Path)+".log"))
+	log, err := os.Create(filepath.Join(artifacts(t), filepath.Base(cmd.Path)+".log"))
 	if err != nil {
 		t.Fatal(err)
 	}
