@@ -444,3 +444,53 @@ func testFullTrainer(t *testing.T, source, d string) {
 		}
 	}
 }
+
+// TestTrainerHalfPrecision: with the weights in bfloat16, as on a GPU, training runs, near the float32 reference; all weights are refused.
+func TestTrainerHalfPrecision(t *testing.T) {
+	ctx := context.Background()
+	o := on(device.Go)
+	o.Adapter = "testdata/qwen2-tiny/adapter"
+	p, err := open(ctx, tiny, o, func() (*device.Device, error) {
+		d, err := device.Open(device.Go)
+		if err == nil {
+			d.HalfPrecision = true
+		}
+		return d, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close() //nolint:errcheck // always nil
+	trainer, err := p.Trainer(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer trainer.Close()
+	want := readReference(t, "qwen2-tiny")
+	row := want.trajectories()[2]
+	mask, g := make([]bool, len(row)-1), make([]float32, len(row)-1)
+	for i := range mask {
+		mask[i], g[i] = true, 1
+	}
+	got, err := trainer.Forward(ctx, [][]int32{row}, [][]bool{mask})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantClose(t, "log-probabilities", got[0], want.LoRA.AdapterLogProbs[2], 0.1) // 8 bits of mantissa in the weights
+	if err := trainer.Backward(ctx, [][]float32{g}); err != nil {
+		t.Fatal(err)
+	}
+	gradient, err := trainer.Gradients(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(gradient, func(x float32) bool { return x != 0 }) {
+		t.Error("the gradient is 0")
+	}
+	if err := p.SetAdapter(ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.FullTrainer(ctx); err == nil || !strings.Contains(err.Error(), "bfloat16") {
+		t.Errorf("a trainer of all weights in bfloat16: error %v", err)
+	}
+}
