@@ -21,11 +21,13 @@ const (
 	addressOpened = "#comm_open_ack"
 	addressPing   = "#heartbeat/ping"
 	addressPong   = "#heartbeat/pong"
+	addressRan    = "#soarbook/ran" // ours: a script that was shown has run; the value is its mark
 )
 
 const (
-	openTimeout = 10 * time.Second       // for the browser to open the comm, after it got the script; a busy machine takes seconds
+	openTimeout = 3 * time.Second        // for the browser to open the comm, after it got the script
 	pingTimeout = 500 * time.Millisecond // for the browser to answer, before the script is sent again
+	runTimeout  = 3 * time.Second        // for the browser to run a script that was shown, before its output is replaced
 	pingAfter   = time.Second            // the browser was heard of so lately that it need not be asked
 )
 
@@ -47,12 +49,68 @@ type comm struct {
 	script   string  // display id of the script, while it waits for the browser
 	failed   *output // the cell in which the browser did not answer: it is not asked again there
 	pong     chan struct{}
-	wanted   map[string]bool // addresses that the program listens to
-	installs sync.Mutex      // one installation at a time
+	wanted   map[string]bool    // addresses that the program listens to
+	installs sync.Mutex         // one installation at a time
+	scripts  map[string]*script // by display id: shown, and not known to have run
+}
+
+// script is one that the browser was sent in an output.
+type script struct {
+	mark string
+	ran  chan struct{} // closed when the browser has run it
+}
+
+// markScript returns html with a mark behind it that tells when the browser has run the scripts in it. Without a browser, or without a
+// script, it is html.
+//
+// dom.TransientJavascript of gonbui shows a script and empties the output at once. A front end renders when it has time, so on a busy
+// machine it saw the empty output only, and the program waited for its widget forever.
+func (c *comm) markScript(displayID, html string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.id == "" || !strings.Contains(html, "<script") {
+		return html
+	}
+	s := &script{mark: rand.Text(), ran: make(chan struct{})}
+	c.scripts[displayID] = s
+	return html + `<script>globalThis.gonb_comm?.send("` + addressRan + `", "` + s.mark + `")</script>`
+}
+
+// awaitScript waits until the script that was last shown under the id has run, before its output is replaced.
+func (c *comm) awaitScript(displayID string) {
+	c.mu.Lock()
+	s := c.scripts[displayID]
+	c.mu.Unlock()
+	if s == nil {
+		return
+	}
+	defer func() {
+		c.mu.Lock()
+		delete(c.scripts, displayID)
+		c.mu.Unlock()
+	}()
+	select {
+	case <-s.ran:
+	case <-c.k.ctx.Done():
+	case <-time.After(runTimeout):
+		c.k.log.Warn("widgets: the browser has not run a script in time", "display", displayID)
+	}
+}
+
+// scriptRan notes that the browser has run the script with the mark.
+func (c *comm) scriptRan(mark any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.scripts {
+		if s.mark == mark && s.mark != "" {
+			close(s.ran)
+			s.mark = "" // a front end may run it again
+		}
+	}
 }
 
 func newComm(k *kernel, kernelID string) *comm {
-	return &comm{k: k, kernelID: kernelID, usable: make(chan struct{}), opened: make(chan struct{}), wanted: map[string]bool{}, pong: make(chan struct{}, 1)}
+	return &comm{k: k, kernelID: kernelID, usable: make(chan struct{}), opened: make(chan struct{}), wanted: map[string]bool{}, scripts: map[string]*script{}, pong: make(chan struct{}, 1)}
 }
 
 // serveComms handles comm messages in the order in which they came, also while a cell runs.
@@ -115,6 +173,8 @@ func (c *comm) handle(r *wire.Request) error {
 	switch {
 	case data.Address == addressPong:
 		wakeUp(c.pong)
+	case data.Address == addressRan:
+		c.scriptRan(data.Value)
 	case data.Address == addressPing:
 		return c.send(r, addressPong, map[string]any{"value": true})
 	case wanted:

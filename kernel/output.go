@@ -199,12 +199,16 @@ func (h *pipeHandler) Display(data, metadata map[string]any, id string) {
 	if o == nil {
 		return // no cell has run: nothing can have been written
 	}
+	h.comm.awaitScript(id)
 	h.mu.Lock()
 	update := id != "" && h.ids[id]
 	if id != "" {
 		h.ids[id] = true
 	}
 	h.mu.Unlock()
+	if html, ok := data["text/html"].(string); ok && id != "" {
+		data["text/html"] = h.comm.markScript(id, html)
+	}
 	if _, ok := data["text/plain"]; !ok {
 		if text := plainText(data); text != "" {
 			data["text/plain"] = text
