@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/janpfeifer/gonb/gonbui"
+	"github.com/janpfeifer/gonb/gonbui/protocol"
 
 	"github.com/soarbook/soarbook/rollout"
 )
@@ -22,9 +23,22 @@ func (p Page) Display() map[string]any {
 	return map[string]any{"text/html": p.HTML, "text/plain": p.Text}
 }
 
-// Show displays the view in a cell of stock GoNB.
-func (p Page) Show() {
-	gonbui.DisplayHTML(p.HTML)
+// Show displays the view in a cell, of stock GoNB and of soarbook's kernel alike; outside of a notebook it prints the text form.
+func (p Page) Show() { p.send("") }
+
+// Update displays the view under id, in place of what was displayed under that id before, as a chart does while its run goes on.
+// Outside of a notebook it prints the text form.
+func (p Page) Update(id string) { p.send(id) }
+
+func (p Page) send(id string) {
+	if !gonbui.IsNotebook {
+		fmt.Println(p.Text)
+		return
+	}
+	gonbui.SendData(&protocol.DisplayData{
+		Data:      map[protocol.MIMEType]any{protocol.MIMETextHTML: p.HTML, protocol.MIMETextPlain: p.Text},
+		DisplayID: id,
+	})
 	gonbui.Sync() // GoNB closes its pipe when the cell ends; what is not read by then is lost
 }
 
