@@ -2,6 +2,7 @@ package plots
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -127,4 +128,77 @@ func group(t testing.TB, answer string) (data.Question, []Member) {
 		members = append(members, m)
 	}
 	return q, members
+}
+
+// trainingRuns are two arms, one of three seeds, over so many steps.
+func trainingRuns(steps int, name string) []Run {
+	wave := func(seed, step int) float64 { return math.Sin(float64(seed)*1.7+float64(step)/3) * 0.05 }
+	var all []Run
+	for i, arm := range []string{"source-consistent" + name, "without-source-reward"} {
+		for seed := range 3 - 2*i {
+			m := map[string][]Point{}
+			for s := 1; s <= steps; s++ {
+				progress := float64(s) / float64(steps)
+				add := func(name string, v float64) { m[name] = append(m[name], Point{s, v}) }
+				add("train/reward", 0.2+0.5*progress-0.1*float64(i)+wave(seed, s))
+				add("train/format", math.Min(1, 0.5+0.6*progress+wave(seed+1, s)))
+				add("train/approx_kl", 0.002*progress*progress+1e-5*float64(seed))
+				add("train/grad_norm", 1.5-progress+wave(seed+2, s))
+				add("train/clip_fraction", 0.01*progress+0.001*float64(seed))
+				add("train/skipped_groups", float64((s+seed)%3))
+				add("perf/tokens_per_s", 25000+100*wave(seed, s))
+				if s == 2 {
+					add("train/entropy", math.NaN())
+				} else {
+					add("train/entropy", 2-progress)
+				}
+			}
+			all = append(all, Run{Arm: arm, Seed: uint64(42 + seed), Metrics: m})
+		}
+	}
+	return all
+}
+
+// outcomes are questions of every difficulty.
+func outcomes(s string) []Outcome {
+	var all []Outcome
+	for i := range 40 {
+		all = append(all, Outcome{ID: fmt.Sprint("q", i, s), Question: "Which function reports whether a string is within another?" + s, Rewarded: min(8, i*i/90), Sampled: 8})
+	}
+	return all
+}
+
+func searches(s string) []Search {
+	hits := []data.Hit{
+		{Passage: data.Passage{ID: "strings.Contains" + s, Title: "func Contains" + s, Text: "Contains reports whether substr is within s." + s}, Score: 12.125},
+		{Passage: data.Passage{ID: "strings.Index", Title: "func Index", Text: "Index returns the index of the first instance of substr in s, or -1."}, Score: 7.5},
+		{Passage: data.Passage{ID: "strings.Count", Title: "func Count", Text: "Count counts the number of non-overlapping instances of substr in s."}, Score: 3},
+	}
+	return []Search{
+		{Query: "substr is within" + s, Hits: hits, Gold: HoldGold(hits, []string{"Contains"})},
+		{Query: "first instance", Hits: hits[1:], Gold: []bool{false, false}},
+		{Query: "golds unknown", Hits: hits[2:]},
+		{Query: "nothing", Gold: []bool{}},
+	}
+}
+
+// many is a run of n trajectories, all from a few episodes.
+func many(t testing.TB, n int, s string) []Member {
+	var episodes []*rollout.Trajectory
+	for i := range 4 {
+		tr, _ := searchEpisode(t, rollout.Chat, fmt.Sprint(question, s, i), passage+s, "London"+s)
+		episodes = append(episodes, tr)
+	}
+	soar, _ := soarEpisode(t, question+s, "I recall: Paris."+s, passage+s, "Paris")
+	episodes = append(episodes, soar)
+	members := make([]Member, n)
+	for i := range members {
+		tr := *episodes[i%len(episodes)]
+		tr.ID.Sample = i
+		members[i] = Member{Trajectory: &tr, Reward: float64(i%3) / 2, Advantage: float64(i%3) - 1}
+	}
+	if n > 2 {
+		members[2].Reward, members[2].Advantage = math.NaN(), math.NaN()
+	}
+	return members
 }

@@ -134,7 +134,7 @@ func Trajectory(t *rollout.Trajectory, tokens Tokens) (Page, error) {
 	if len(t.Turns) > 0 {
 		prompt = t.Turns[0].From
 	}
-	v.Blocks = append(v.Blocks, blockView{Title: fmt.Sprintf("Prompt · %d tokens", prompt), Runs: runs(all[:prompt], tokens.Bytes)})
+	v.Blocks = append(v.Blocks, blockView{Title: fmt.Sprintf("Prompt · %d tokens", prompt), Runs: stretches(all[:prompt], tokens.Bytes)})
 	for i := range t.Turns {
 		v.Blocks = append(v.Blocks, turnBlock(t, i, all, tokens.Bytes))
 	}
@@ -186,29 +186,12 @@ func turnBlock(t *rollout.Trajectory, i int, all []token, bytesOf func(int32) []
 	environment := all[turn.From+kept : turn.To]
 	line = append(line, environment...)
 
-	b := blockView{Open: true, Chosen: chosen, Runs: runs(line, bytesOf)}
-	what := ""
-	switch v := turn.Verdict; {
-	case !v.Valid:
-		what = "invalid: " + v.Reason
-	case chosen:
-		what = "★ selected answer"
-	case v.Kind == rollout.Search:
-		what = "search"
-		if !turn.Searched {
-			what = "search, not performed"
-		}
-	default:
-		what = string(v.Kind)
-	}
-	if turn.Verdict.Valid {
-		what += ": " + turn.Verdict.Content
-	}
+	b := blockView{Open: true, Chosen: chosen, Runs: stretches(line, bytesOf)}
 	name := fmt.Sprintf("Turn %d", i+1)
 	if turn.Extra {
 		name += " (extra)"
 	}
-	b.Title = fmt.Sprintf("%s · %s · %d tokens sampled, %d from the environment", name, what, len(turn.ReplyIDs), len(environment))
+	b.Title = fmt.Sprintf("%s · %s · %d tokens sampled, %d from the environment", name, verdict(turn, chosen), len(turn.ReplyIDs), len(environment))
 	for j := range b.Runs {
 		switch r := &b.Runs[j]; {
 		case r.Part == "selected" && (j == 0 || b.Runs[j-1].Part != "selected"):
@@ -226,6 +209,20 @@ func turnBlock(t *rollout.Trajectory, i int, all []token, bytesOf func(int32) []
 		b.Notes = append(b.Notes, "the episode ended: "+string(turn.End))
 	}
 	return b
+}
+
+// verdict says what a turn's reply was.
+func verdict(turn rollout.Turn, chosen bool) string {
+	switch v := turn.Verdict; {
+	case !v.Valid:
+		return "invalid: " + v.Reason
+	case chosen:
+		return "★ selected answer: " + v.Content
+	case v.Kind == rollout.Search && !turn.Searched:
+		return "search, not performed: " + v.Content
+	default:
+		return string(v.Kind) + ": " + v.Content
+	}
 }
 
 // parts says of the tokens of a reply whether they stand before, in or behind its action. A token that straddles a boundary is the
@@ -285,8 +282,8 @@ func rawOffset(raw []byte, text string, at int) int {
 	return i
 }
 
-// runs joins tokens into runs, and tokens that make up a character into one cell.
-func runs(line []token, bytesOf func(int32) []byte) []runView {
+// stretches joins tokens into runs, and tokens that make up a character into one cell.
+func stretches(line []token, bytesOf func(int32) []byte) []runView {
 	var out []runView
 	for i := 0; i < len(line); {
 		first := line[i]

@@ -50,6 +50,18 @@ var views = []view{
 		q.Golds = []string{"Paris" + s}
 		return must(t)(Group(q, members))
 	}},
+	{"training", func(t testing.TB, s string) Page {
+		return must(t)(Training("Training"+s, trainingRuns(8, s), nil))
+	}},
+	{"difficulty", func(t testing.TB, s string) Page {
+		return must(t)(Difficulty("Difficulty"+s, outcomes(s)))
+	}},
+	{"retrieval", func(t testing.TB, s string) Page {
+		return must(t)(Retrieval("Retrieval"+s, searches(s)))
+	}},
+	{"trajectories", func(t testing.TB, s string) Page {
+		return must(t)(Trajectories("Validation"+s, many(t, 30, s)))
+	}},
 }
 
 func TestViewsGolden(t *testing.T) {
