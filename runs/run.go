@@ -23,6 +23,7 @@ const (
 	TraceFile   = "trace.jsonl"
 	MetricsFile = "metrics.jsonl"
 	EventsFile  = "events.out.tfevents.0.soarbook"
+	TimingFile  = "timing.jsonl" // seconds and rates, which no two runs share
 	ResultFile  = "result.json"
 	ReportFile  = "report.md"
 	FailureFile = "failure.json"
@@ -154,7 +155,7 @@ func lockRun(dir string) (*Run, error) {
 // openLogs opens the log files for appending, each cut to its size in sizes: what a killed run wrote beyond its checkpoint is
 // written again by the steps that are done again.
 func (r *Run) openLogs(sizes map[string]int64) error {
-	for _, name := range []string{TraceFile, MetricsFile, EventsFile} {
+	for _, name := range []string{TraceFile, MetricsFile, EventsFile, TimingFile} {
 		f, err := os.OpenFile(r.path(name), os.O_CREATE|os.O_WRONLY, 0o666)
 		if err != nil {
 			return fmt.Errorf("run %s: %w", r.dir, err)
@@ -199,6 +200,20 @@ func (r *Run) Trace(record any) error {
 		return fmt.Errorf("run %s: trace: %w", r.dir, err)
 	}
 	return r.append(TraceFile, append(b, '\n'))
+}
+
+// Timing appends a step's seconds and rates to timing.jsonl. They are kept apart from the metrics, which are the same in every run of
+// the same arm.
+func (r *Run) Timing(step int, values map[string]float64) error {
+	record := map[string]any{"step": step}
+	for name, v := range values {
+		record[name] = v
+	}
+	b, err := json.Marshal(record)
+	if err != nil {
+		return fmt.Errorf("run %s: step %d: timing: %w", r.dir, step, err)
+	}
+	return r.append(TimingFile, append(b, '\n'))
 }
 
 // Metrics appends the values of a step (named area/name) to metrics.jsonl and to the TensorBoard events. A value that is not finite

@@ -20,6 +20,7 @@ var layers = map[string]int{
 	"data":      0,
 	"retrieval": 1, "policy": 1, "rollout": 1, "grpo": 1, "runs": 1,
 	"soar": 2, "searchr1": 2, "plots": 2, "kernel": 2,
+	"arm": 3, // joins the two methods with all that training needs
 }
 
 // leaves may be imported from their own layer: they are records without heavy dependencies.
@@ -165,6 +166,8 @@ func TestVerdict(t *testing.T) {
 		{"data/gostd", "data/asset", true, "its own"},
 		{"kernel", "rollout", false, "kernel knows no RL"},
 		{"plots", "rollout", true, "plots show trajectories"},
+		{"arm", "soar", true, "the trainer knows both methods"},
+		{"soar", "arm", false, "a method knows no trainer, and so no XLA"},
 		{"searchr1", "cmd/soarbook", false, "nothing imports a command"},
 		{"cmd/soarbook", "searchr1", true, "a command imports everything"},
 		{"newthing", "data", false, "an unknown package has no layer"},

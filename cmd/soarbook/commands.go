@@ -16,6 +16,9 @@ func commands() []*cobra.Command {
 		retrieverCommand(),
 		generateCommand(),
 		scoreCommand(),
+		trainCommand(),
+		evalCommand(),
+		compareCommand(),
 		benchCommand(),
 		kernelCommand(),
 	}
