@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const declared = `import "time"
+const parameters = `import "time"
 %env A=b
 var steps = 4
 var (
@@ -26,6 +26,18 @@ var (
 )
 const limit = 10
 var a, b = 1, 2
+var lo, hi float32
+var f, err = os.Create("x")
+const (
+	first = iota
+	second
+)
+short := 1
+left, right := 1.5, "y"
+if short > 0 {
+	inner := 1
+	short += inner
+}
 %%
 ignored := 1`
 
@@ -51,10 +63,18 @@ func TestGoAssignments(t *testing.T) {
 		{"a conversion keeps its type", "cold=-9", "var cold = int32(-9)", ""},
 		{"does not fit", "cold=3000000000", "", "fits int32"},
 		{"a type that is no basic one takes an expression", "ids=[]int{4, 5}", "var ids = []int{4, 5}", ""},
+		{"a comment goes", "ids=nil // none", "var ids = nil", ""},
 		{"not an expression", "ids=[]int{4", "", "must be a Go expression"},
 		{"a statement is no expression", "ids=1; os.Exit(0)", "", "must be a Go expression"},
 		{"a constant", "limit=3", "const limit = 3", ""},
-		{"declared together", "a=3", "", "a line of its own"},
+		{"declared together", "a=3", "var a, b = 3, 2", ""},
+		{"declared together with a type", "hi=0.5", "var lo, hi float32 = *new(float32), float32(0.5)", ""},
+		{"declared together by a call", "f=3", "", "a line of its own"},
+		{"a short declaration", "short=5", "short := 5", ""},
+		{"a short declaration keeps its type", "short=x", "", "whole number"},
+		{"short declarations together", "right=say \"x\"", `left, right := 1.5, "say \"x\""`, ""},
+		{"a constant without a value", "second=2", "", "no value of its own"},
+		{"a local name is no parameter", "inner=2", "", "no variable inner"},
 		{"not declared", "nosuch=3", "", "there are: steps, rate"},
 		{"under %% is no declaration", "ignored=3", "", "no variable ignored"},
 	} {
@@ -62,7 +82,7 @@ func TestGoAssignments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := goAssignments(declared, []Param{p})
+		got, err := goAssignments(parameters, []Param{p})
 		if got != tc.want || (err == nil) != (tc.wantErr == "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
 			t.Errorf("%s: %s: got %q, %v; want %q, %q", tc.reason, tc.param, got, err, tc.want, tc.wantErr)
 		}
@@ -197,7 +217,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func FuzzGoAssignments(f *testing.F) {
-	f.Add(declared, "steps", "3")
+	f.Add(parameters, "steps", "3")
 	f.Add("var s string", "s", "`\"\n")
 	f.Fuzz(func(t *testing.T, source, name, value string) {
 		code, err := goAssignments(source, []Param{{name, value}})

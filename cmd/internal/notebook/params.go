@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/soarbook/soarbook/kernel/cell"
 )
 
 // Param is a value for a variable of the cell tagged "parameters".
@@ -78,66 +80,93 @@ func (n *Notebook) Inject(params []Param) error {
 	return nil
 }
 
-// goAssignments returns a GoNB cell that declares each parameter's variable again, which replaces the first declaration.
+// declared is one declaration of the parameters cell: `var a, b T = 1, 2`, `const a = 1` or `a, b := 1, 2`.
+type declared struct {
+	tok    token.Token // VAR, CONST or DEFINE
+	names  []string
+	typ    ast.Expr   // nil where it is inferred
+	values []ast.Expr // none for `var a int`; one for several names where a call returns them all
+	set    []string   // what a parameter puts in the place of a value; "" where none does
+}
+
+// text returns the declaration with what is set in it.
+func (d *declared) text() string {
+	values := slices.Clone(d.set)
+	for i, v := range values {
+		switch {
+		case v != "":
+		case len(d.values) == len(d.names):
+			values[i] = exprText(d.values[i])
+		case d.typ != nil:
+			values[i] = "*new(" + exprText(d.typ) + ")" // its zero value
+		}
+	}
+	left, right := strings.Join(d.names, ", "), strings.Join(values, ", ")
+	if d.tok == token.DEFINE {
+		return left + " := " + right
+	}
+	if d.typ != nil {
+		left += " " + exprText(d.typ)
+	}
+	return fmt.Sprintf("%s %s = %s", d.tok, left, right)
+}
+
+// goAssignments returns a cell that declares each parameter's variable again, which replaces the first declaration. What was declared together
+// is declared together again, so that GoNB, which knows declarations only, sees one declaration replaced by another.
 func goAssignments(source string, params []Param) (string, error) {
-	file, err := parseGo(source)
+	decls, err := parseGo(source)
 	if err != nil {
-		return "", usagef("the parameters cell is no list of Go declarations: %v", err)
+		return "", usagef("the parameters cell does not parse: %v", err)
 	}
-	type variable struct {
-		tok   token.Token
-		typ   ast.Expr
-		value ast.Expr
+	type place struct {
+		decl *declared
+		at   int
 	}
-	vars := map[string]variable{}
+	vars := map[string]place{}
 	var names []string
-	for _, decl := range file.Decls {
-		gen, ok := decl.(*ast.GenDecl)
-		if !ok || gen.Tok != token.VAR && gen.Tok != token.CONST {
-			continue
-		}
-		for _, spec := range gen.Specs {
-			spec := spec.(*ast.ValueSpec)
-			if len(spec.Names) != 1 {
-				for _, name := range spec.Names {
-					vars[name.Name] = variable{} // declared together: replacing one would lose the others
-				}
-				continue
+	for _, d := range decls {
+		for i, name := range d.names {
+			if name != "_" {
+				vars[name] = place{d, i}
+				names = append(names, name)
 			}
-			v := variable{tok: gen.Tok, typ: spec.Type}
-			if len(spec.Values) == 1 {
-				v.value = spec.Values[0]
-			}
-			vars[spec.Names[0].Name] = v
-			names = append(names, spec.Names[0].Name)
 		}
 	}
-	var b strings.Builder
 	for _, p := range params {
 		v, ok := vars[p.Name]
 		if !ok {
+			if len(names) == 0 {
+				return "", usagef("no variable %s is declared, nor any other; declare it as in `var %s = 1`", p.Name, p.Name)
+			}
 			return "", usagef("no variable %s is declared; there are: %s", p.Name, strings.Join(names, ", "))
 		}
-		if v.tok == token.ILLEGAL {
-			return "", usagef("%s is declared together with other variables; give it a line of its own", p.Name)
+		var value ast.Expr
+		switch d := v.decl; {
+		case len(d.values) == len(d.names):
+			value = d.values[v.at]
+		case len(d.names) > 1 && len(d.values) > 0:
+			return "", usagef("%s is declared together with other variables by one call; give it a line of its own", p.Name)
+		case d.tok == token.CONST:
+			return "", usagef("the constant %s has no value of its own; give it a line of its own", p.Name)
 		}
-		typ := typeOf(v.typ, v.value)
-		lit, err := goLiteral(typ, p.Value)
+		lit, err := goLiteral(typeOf(v.decl.typ, value), p.Value)
 		if err != nil {
 			return "", usagef("%s=%s: %v", p.Name, p.Value, err)
 		}
-		explicit := ""
-		if v.typ != nil {
-			explicit = " " + exprText(v.typ)
-		}
-		fmt.Fprintf(&b, "%s %s%s = %s\n", v.tok, p.Name, explicit, lit)
+		v.decl.set[v.at] = lit
 	}
-	return strings.TrimSuffix(b.String(), "\n"), nil
+	var lines []string
+	for _, d := range decls {
+		if strings.Join(d.set, "") != "" {
+			lines = append(lines, d.text())
+		}
+	}
+	return strings.Join(lines, "\n"), nil
 }
 
-// parseGo parses the declarations of a GoNB cell: without its % and ! lines and without what stands under %%.
-func parseGo(source string) (*ast.File, error) {
-	lines := []string{"package main"} // line 1; the cell's line n is n+1
+// parseGo returns the variables and constants that a cell declares at its top level, without its % and ! lines and without what stands under %%.
+func parseGo(source string) ([]*declared, error) {
+	var lines []string
 	for line := range strings.Lines(source) {
 		line = strings.TrimRight(line, "\r\n")
 		command := strings.TrimPrefix(line, "//gonb:")
@@ -149,7 +178,55 @@ func parseGo(source string) (*ast.File, error) {
 		}
 		lines = append(lines, line)
 	}
-	return parser.ParseFile(token.NewFileSet(), "cell", strings.Join(lines, "\n"), parser.SkipObjectResolution)
+	chunks, err := cell.Parse(strings.Join(lines, "\n"), 0)
+	if err != nil {
+		var list cell.Errors
+		if errors.As(err, &list) {
+			return nil, fmt.Errorf("line %d: %s", list[0].Line, list[0].Msg)
+		}
+		return nil, err
+	}
+	var out []*declared
+	add := func(tok token.Token, names []*ast.Ident, typ ast.Expr, values []ast.Expr) {
+		d := &declared{tok: tok, typ: typ, values: values, set: make([]string, len(names))}
+		for _, n := range names {
+			d.names = append(d.names, n.Name)
+		}
+		out = append(out, d)
+	}
+	for _, c := range chunks {
+		// Each chunk has a file of its own: the declaration, or a function around the statement.
+		for _, decl := range c.File.Decls {
+			switch decl := decl.(type) {
+			case *ast.GenDecl:
+				if c.Kind != cell.Var && c.Kind != cell.Const {
+					continue
+				}
+				for _, spec := range decl.Specs {
+					spec := spec.(*ast.ValueSpec)
+					add(decl.Tok, spec.Names, spec.Type, spec.Values)
+				}
+			case *ast.FuncDecl:
+				if c.Kind != cell.Short {
+					continue
+				}
+				for _, stmt := range decl.Body.List {
+					if a, ok := stmt.(*ast.AssignStmt); ok && a.Tok == token.DEFINE {
+						var names []*ast.Ident
+						for _, e := range a.Lhs {
+							if id, ok := e.(*ast.Ident); ok {
+								names = append(names, id)
+							}
+						}
+						if len(names) == len(a.Lhs) {
+							add(token.DEFINE, names, nil, a.Rhs)
+						}
+					}
+				}
+			}
+		}
+	}
+	return out, nil
 }
 
 // typeOf names a variable's type; "" where only the compiler knows it.
@@ -250,10 +327,11 @@ func goLiteral(typ, value string) (string, error) {
 		}
 		return fmt.Sprintf("time.Duration(%d)", int64(v)), nil
 	}
-	if _, err := parser.ParseExpr(value); err != nil {
+	e, err := parser.ParseExpr(value)
+	if err != nil {
 		return "", fmt.Errorf("the variable is no basic type, so the value must be a Go expression: %v", err)
 	}
-	return value, nil
+	return exprText(e), nil // without a comment, which would hide what follows on the line
 }
 
 // pythonAssignments writes JSON scalars as Python's, anything else as a string.
