@@ -19,6 +19,12 @@ type tagged struct{ source, tag string }
 // writeNotebook writes a Go notebook of code cells (text or tagged) and Markdown cells (text that begins with "# ").
 func writeNotebook(t *testing.T, dir, name string, cells ...any) string {
 	t.Helper()
+	return writeNotebookFor(t, "gonb", dir, name, cells...)
+}
+
+// writeNotebookFor writes one for the kernelspec with that name.
+func writeNotebookFor(t *testing.T, kernel, dir, name string, cells ...any) string {
+	t.Helper()
 	var list []map[string]any
 	for i, c := range cells {
 		cell := map[string]any{"cell_type": "code", "id": fmt.Sprintf("c%d", i), "metadata": map[string]any{}, "outputs": []any{}, "execution_count": nil}
@@ -35,7 +41,7 @@ func writeNotebook(t *testing.T, dir, name string, cells ...any) string {
 	}
 	text, err := json.Marshal(map[string]any{
 		"nbformat": 4, "nbformat_minor": 5, "cells": list,
-		"metadata": map[string]any{"kernelspec": map[string]any{"name": "gonb", "display_name": "Go (GoNB)", "language": "go"}},
+		"metadata": map[string]any{"kernelspec": map[string]any{"name": kernel, "display_name": "Go (" + kernel + ")", "language": "go"}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -28,8 +28,8 @@ from nbformat.v4 import new_output
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 # "[[ Cell [6] Line 2 ]]" in the stack of a panic, "Cell[10]: Line 2" above a compile error: execution counts; or a line
-# of the compiled file that GoNB did not map.
-FRAME = re.compile(r"Cell ?\[(\d+)\]:? Line (\d+)|\b(main(?:_test)?\.go):(\d+)")
+# of the compiled file that GoNB did not map. The soarbook kernel says "Cell [6] line 2".
+FRAME = re.compile(r"Cell ?\[(\d+)\]:? [Ll]ine (\d+)|\b(main(?:_test)?\.go):(\d+)")
 
 
 def emit(**event):
@@ -169,6 +169,9 @@ def unknown_magic(cell):
 def text_of(cell, error):
     """What a person should read of a failed cell: the error, and above it what stderr said last."""
     text = ANSI.sub("", "\n".join(error.get("traceback") or []) or error.get("evalue", "")).strip()
+    if error.get("ename") == "ExitError":  # the soarbook kernel: os.Exit, log.Fatal, a shell command; what it said last is why
+        said = ANSI.sub("", "".join(o.get("text", "") for o in cell.outputs if o.get("output_type") == "stream")).strip()
+        return "\n".join([*said.split("\n")[-15:], text]).strip()
     said = ANSI.sub("", "".join(o.get("text", "") for o in cell.outputs if o.get("output_type") == "stream" and o.get("name") == "stderr")).strip()
     if re.fullmatch(r"exit status \d+|signal: .*", text) and said:
         if said == text:  # a test's failures stand in stdout
@@ -274,7 +277,9 @@ async def run_cells(config, nb, client, shell, pid, counts):
             outputs = [o for o in cell.outputs if o.get("output_type") == "error"]
             error = outputs[-1] if outputs else dict(ename=err.ename, evalue=err.evalue, traceback=[])
             text = text_of(cell, error)
-            everything = "\n".join([ANSI.sub("", o.get("text", "")) for o in cell.outputs if o.get("output_type") == "stream"] + [text])
+            # GoNB writes a panic's stack to stderr; the soarbook kernel's error has it, and what a cell prints is its own business.
+            streams = [ANSI.sub("", o.get("text", "")) for o in cell.outputs if o.get("output_type") == "stream"] if shell else []
+            everything = "\n".join([*streams, "\n".join(error.get("traceback") or []) if not shell else text, text])
             where, line, source = place(nb, index, counts, everything)
             if where != index:
                 text = f"(called from cell {index + 1})\n{text}"
