@@ -27,11 +27,16 @@ func (a *addition) append(source Source, ids []int32) {
 	}
 }
 
-func (a *addition) appendSampled(ids []int32, logProbs []float32) {
-	for i, id := range ids {
+// appendReply appends the first ids of a turn's reply.
+func (a *addition) appendReply(turn *Turn, n int) {
+	if turn.EditedReply {
+		a.append(Edited, turn.ReplyIDs[:n])
+		return
+	}
+	for i, id := range turn.ReplyIDs[:n] {
 		a.ids = append(a.ids, id)
 		a.sources = append(a.sources, PolicyToken)
-		a.logProbs = append(a.logProbs, logProbs[i])
+		a.logProbs = append(a.logProbs, turn.LogProbs[i])
 	}
 }
 
@@ -76,7 +81,7 @@ func (l *Loop) addition(e *Episode, turn *Turn, segments []Segment) (addition, e
 		return l.chatAddition(e, turn, segments)
 	}
 	var a addition
-	a.appendSampled(turn.ReplyIDs, turn.LogProbs)
+	a.appendReply(turn, len(turn.ReplyIDs))
 	if turn.End == "" {
 		var runs []run
 		for _, s := range segments {
@@ -143,6 +148,9 @@ func (l *Loop) chatAddition(e *Episode, turn *Turn, segments []Segment) (additio
 	if len(segments) > 0 {
 		source = segments[0].Source
 	}
+	if turn.EditedReply {
+		source = Edited
+	}
 	straddling := l.Policy.Encode(sampling.Ordinary(rest))
 
 	if turn.End == "" {
@@ -176,11 +184,11 @@ func (l *Loop) chatAddition(e *Episode, turn *Turn, segments []Segment) (additio
 			kept = kept[:len(kept)-len(rest)]
 		}
 	}
-	sampled = turn.ReplyIDs[:len(sampled)+len(eos)]
-	added.appendSampled(sampled, turn.LogProbs)
+	stay := len(sampled) + len(eos)
+	added.appendReply(turn, stay)
 	added.append(source, straddling)
 	added.appendAll(env)
-	if n := len(turn.ReplyIDs) - len(sampled); n > 0 {
+	if n := len(turn.ReplyIDs) - stay; n > 0 {
 		turn.Cuts = append(turn.Cuts, Cut{Kind: ReplyCut, Tokens: n, Bytes: len(turn.Reply) - len(kept), Reencoded: len(straddling)})
 	}
 	return added, nil

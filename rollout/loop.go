@@ -68,12 +68,17 @@ func (e *Episode) Done() bool { return e.record.End != "" }
 // Err returns the [*SearchError] that ended the episode, or nil. An episode with an error has no reward.
 func (e *Episode) Err() error { return e.err }
 
-// Clone returns an episode that stands where e stands and goes its own way from there. Under another sample index it draws
-// other replies; under the same one it draws the same.
+// Clone returns an episode that stands where e stands and goes its own way from there: a branch. Under another sample index it
+// draws other replies; under the same one it draws the same.
 func (e *Episode) Clone(sample int) *Episode {
 	c := *e
 	c.record = e.record.clone()
-	c.record.ID.Sample = sample
+	r := c.record
+	r.Copied = len(r.Turns)
+	if n := len(r.Turns); sample != r.ID.Sample && n > 0 && (len(r.Forks) == 0 || r.Forks[len(r.Forks)-1].Turn < n) {
+		r.Forks = append(r.Forks, Fork{Turn: n, Sample: r.ID.Sample})
+	}
+	r.ID.Sample = sample
 	return &c
 }
 
@@ -199,42 +204,62 @@ func (l *Loop) Play(ctx context.Context, episodes []*Episode) error {
 
 // round plays one turn of each episode, all of which live. Episodes change only if it succeeds.
 func (l *Loop) round(ctx context.Context, live []*Episode) error {
-	if err := l.validate(); err != nil {
-		return err
-	}
 	turns := make([]Turn, len(live))
 	requests := make([]sampling.Request, len(live))
 	for i, e := range live {
-		r := e.record
-		if r.Mode != l.Config.Mode || r.Method != l.Protocol.Method {
-			return fmt.Errorf("rollout %s: the episode was started as %s in %s mode and the loop plays %s in %s mode; step it with the loop that started it",
-				r.ID, r.Method, r.Mode, l.Protocol.Method, l.Config.Mode)
+		var err error
+		if turns[i], err = l.open(e); err != nil {
+			return err
 		}
-		turns[i] = Turn{
-			Extra:     len(r.Turns) >= l.Protocol.MaxTurns,
-			Seed:      r.ID.ReplySeed(len(r.Turns)),
-			MaxTokens: min(l.Config.MaxTokens, l.Config.ContextLimit-len(r.IDs), l.tokensLeft(r)),
-			From:      len(r.IDs),
-		}
-		requests[i] = sampling.Request{IDs: slices.Clip(r.IDs), Seed: turns[i].Seed, Params: sampling.Params{
-			MaxTokens: turns[i].MaxTokens, Temperature: l.Config.Temperature, TopP: l.Config.TopP, Stop: l.Protocol.Stop,
-		}}
+		requests[i] = l.request(e, turns[i])
 	}
 	completions, err := l.generate(ctx, requests)
 	if err != nil {
 		return fmt.Errorf("turn %d of %d episodes, first %s: %w", len(live[0].record.Turns), len(live), live[0].record.ID, err)
 	}
+	for i, c := range completions {
+		turns[i].Reply, turns[i].ReplyIDs, turns[i].LogProbs, turns[i].Finish = c.Text, c.IDs, c.LogProbs, c.Finish
+	}
+	return l.answer(ctx, live, turns, nil)
+}
 
+// open returns the next turn of an episode, without a reply.
+func (l *Loop) open(e *Episode) (Turn, error) {
+	if err := l.validate(); err != nil {
+		return Turn{}, err
+	}
+	r := e.record
+	if r.Mode != l.Config.Mode || r.Method != l.Protocol.Method {
+		return Turn{}, fmt.Errorf("rollout %s: the episode was started as %s in %s mode and the loop plays %s in %s mode; step it with the loop that started it",
+			r.ID, r.Method, r.Mode, l.Protocol.Method, l.Config.Mode)
+	}
+	return Turn{
+		Extra:     len(r.Turns) >= l.Protocol.MaxTurns,
+		Seed:      r.ID.ReplySeed(len(r.Turns)),
+		MaxTokens: min(l.Config.MaxTokens, l.Config.ContextLimit-len(r.IDs), l.tokensLeft(r)),
+		From:      len(r.IDs),
+	}, nil
+}
+
+// request asks for the reply of a turn.
+func (l *Loop) request(e *Episode, turn Turn) sampling.Request {
+	return sampling.Request{IDs: slices.Clip(e.record.IDs), Seed: turn.Seed, Params: sampling.Params{
+		MaxTokens: turn.MaxTokens, Temperature: l.Config.Temperature, TopP: l.Config.TopP, Stop: l.Protocol.Stop,
+	}}
+}
+
+// answer has the environment answer the replies of turns, and commits the turns. given, if it is not nil, stands in for what the
+// environment says in the turn of the only episode.
+func (l *Loop) answer(ctx context.Context, live []*Episode, turns []Turn, given *Observed) error {
 	// Judge, and collect the searches.
 	var calls []Call
 	var callers []int
 	corrected := make([]bool, len(live))
 	for i, e := range live {
-		turn, c := &turns[i], completions[i]
-		turn.Reply, turn.ReplyIDs, turn.LogProbs, turn.Finish = c.Text, c.IDs, c.LogProbs, c.Finish
-		turn.Verdict = l.Protocol.Judge(c.Text)
-		if v := turn.Verdict; v.Valid && v.Kind == NoAction || v.Kind != NoAction && (v.Start < 0 || v.End <= v.Start || v.End > len(c.Text)) {
-			return fmt.Errorf("rollout %s: turn %d: the protocol's verdict %+v does not fit a reply of %d bytes; fix its Judge", e.record.ID, len(e.record.Turns), v, len(c.Text))
+		turn := &turns[i]
+		turn.Verdict = l.Protocol.Judge(turn.Reply)
+		if v := turn.Verdict; v.Valid && v.Kind == NoAction || v.Kind != NoAction && (v.Start < 0 || v.End <= v.Start || v.End > len(turn.Reply)) {
+			return fmt.Errorf("rollout %s: turn %d: the protocol's verdict %+v does not fit a reply of %d bytes; fix its Judge", e.record.ID, len(e.record.Turns), v, len(turn.Reply))
 		}
 		switch v := turn.Verdict; {
 		case v.Valid && v.Kind == Answer:
@@ -248,12 +273,19 @@ func (l *Loop) round(ctx context.Context, live []*Episode) error {
 		default:
 			turn.Searched = true
 			calls = append(calls, Call{ID: e.record.ID, Turn: len(e.record.Turns), Query: v.Content,
-				MaxTokens: min(l.Config.MaxTokens, l.tokensLeft(e.record)-len(c.IDs))})
+				MaxTokens: min(l.Config.MaxTokens, l.tokensLeft(e.record)-turn.sampled())})
 			callers = append(callers, i)
 		}
 	}
 	observed := make([]Observed, len(live))
-	if len(calls) > 0 {
+	switch {
+	case given != nil:
+		if turns[0].End != "" {
+			return fmt.Errorf("rollout %s: turn %d ends the episode (%s), so nothing is observed in it; edit its reply: rewind to the turn first", live[0].record.ID, len(live[0].record.Turns), turns[0].End)
+		}
+		observed[0] = *given
+		turns[0].EditedObservation = true
+	case len(calls) > 0:
 		results, err := l.Protocol.Observe(ctx, calls, l.generate)
 		if err == nil && len(results) != len(calls) {
 			err = fmt.Errorf("got %d observations, want %d; fix the protocol's Observe", len(results), len(calls))
@@ -272,22 +304,31 @@ func (l *Loop) round(ctx context.Context, live []*Episode) error {
 		turn, o := &turns[i], observed[i]
 		turn.Hits, turn.Recall = o.Hits, o.Recall
 		var segments []Segment
+		var err error
 		switch {
 		case o.Err != nil:
 			turn.End = SearchFailed
-		case corrected[i]:
+		case corrected[i] && given == nil:
 			segments = []Segment{{Text: l.Protocol.Correction, Source: Correction}}
-		case turn.Searched:
-			for _, s := range o.Segments {
+		case corrected[i] || turn.Searched:
+			cure := "fix the protocol's Observe"
+			if given != nil {
+				cure = "give it other parts"
+			}
+			segments = slices.Clone(o.Segments)
+			for j, s := range segments {
 				if s.Source != Observation && s.Source != Recall {
-					return fmt.Errorf("rollout %s: turn %d: the observation has a part of source %s, want %s or %s; fix the protocol's Observe", e.record.ID, len(e.record.Turns), s.Source, Observation, Recall)
+					return fmt.Errorf("rollout %s: turn %d: the observation has a part of source %s, want %s or %s; %s", e.record.ID, len(e.record.Turns), s.Source, Observation, Recall, cure)
+				}
+				if corrected[i] {
+					segments[j].Source = Correction
 				}
 			}
-			if len(o.Segments) == 0 {
-				return fmt.Errorf("rollout %s: turn %d: the observation has no parts, want 1 or more; fix the protocol's Observe", e.record.ID, len(e.record.Turns))
+			if len(segments) == 0 {
+				return fmt.Errorf("rollout %s: turn %d: the observation has no parts, want 1 or more; %s", e.record.ID, len(e.record.Turns), cure)
 			}
 			var cut *Cut
-			if segments, cut, err = fit(l.Policy, o.Segments, l.Config.ObservationLimit); err != nil {
+			if segments, cut, err = fit(l.Policy, segments, l.Config.ObservationLimit); err != nil {
 				return fmt.Errorf("rollout %s: turn %d: %w", e.record.ID, len(e.record.Turns), err)
 			}
 			if cut != nil {
@@ -296,6 +337,10 @@ func (l *Loop) round(ctx context.Context, live []*Episode) error {
 		}
 		if additions[i], err = l.addition(e, turn, segments); err != nil {
 			return fmt.Errorf("rollout %s: %w", e.record.ID, err)
+		}
+		if given != nil && turn.End == ContextLimit {
+			return fmt.Errorf("rollout %s: turn %d: the given observation has %d bytes, and the context of %d tokens has no room for it and a reply; shorten it or raise the limit",
+				e.record.ID, len(e.record.Turns), len(join(segments)), l.Config.ContextLimit)
 		}
 	}
 

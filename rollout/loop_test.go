@@ -190,7 +190,7 @@ func FuzzSources(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		s := rollout.Sources{}
 		for _, b := range raw {
-			s = append(s, rollout.Source(b%5))
+			s = append(s, rollout.Source(b%6))
 		}
 		text, err := json.Marshal(s)
 		if err != nil {

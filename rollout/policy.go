@@ -32,3 +32,11 @@ type Searcher interface {
 	// Search returns at most k passages for query, best first. No passage at all is an empty slice, not an error.
 	Search(ctx context.Context, query string, k int) ([]data.Hit, error)
 }
+
+// SearchFunc is a [Searcher] that is a function.
+type SearchFunc func(ctx context.Context, query string, k int) ([]data.Hit, error)
+
+// Search implements [Searcher].
+func (f SearchFunc) Search(ctx context.Context, query string, k int) ([]data.Hit, error) {
+	return f(ctx, query, k)
+}

@@ -11,9 +11,10 @@ const (
 	Observation               // written by the environment: a search's block, template text around it
 	Correction                // written by the environment after an invalid reply, template text around it
 	Recall                    // what isolated recall said (SOAR), where an observation hands it back to the policy
+	Edited                    // a reply that a person wrote in the policy's place: nobody sampled it, so no log-probability and no loss
 )
 
-var sourceNames = [...]string{"prompt", "policy", "observation", "correction", "recall"}
+var sourceNames = [...]string{"prompt", "policy", "observation", "correction", "recall", "edited"}
 
 func (s Source) String() string {
 	if int(s) < len(sourceNames) {

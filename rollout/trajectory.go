@@ -31,6 +31,18 @@ type Trajectory struct {
 	Selected *Selection `json:"selected"`
 	End      End        `json:"end"`             // why the episode ended; empty while it lives
 	Error    string     `json:"error,omitempty"` // the retriever's error where End is [SearchFailed]
+
+	// Copied says how many of the turns, the first ones, were taken over from another episode: their tokens were generated
+	// there, once, and carry no loss here.
+	Copied int `json:"copied,omitempty"`
+	// Forks says where the sample index changed, so that the seeds of earlier turns are known; ascending, most often empty.
+	Forks []Fork `json:"forks,omitempty"`
+}
+
+// Fork is where a branch left a rollout of another sample index.
+type Fork struct {
+	Turn   int `json:"turn"`   // the first turn (from 0) that is not the other one's
+	Sample int `json:"sample"` // the index under which the turns before it were played, as far back as the fork before
 }
 
 // Selection is the action that was selected as the episode's answer.
@@ -81,8 +93,13 @@ type Turn struct {
 
 	Reply    string          `json:"reply"`     // as sampled, never cut
 	ReplyIDs []int32         `json:"reply_ids"` // as sampled [N], a final end-of-sequence token included
-	LogProbs []float32       `json:"log_probs"` // nats [N], temperature 1
-	Finish   sampling.Finish `json:"finish"`
+	LogProbs []float32       `json:"log_probs"` // nats [N], temperature 1; nil if the reply was edited
+	Finish   sampling.Finish `json:"finish"`    // empty if the reply was edited
+	// EditedReply says that a person wrote the reply; its ids are the encoded text, of source [Edited].
+	EditedReply bool `json:"edited_reply,omitempty"`
+	// EditedObservation says that a person stood in for the environment and gave hits, recall and observation. The tokens'
+	// sources are those of the parts, as if the environment had written them.
+	EditedObservation bool `json:"edited_observation,omitempty"`
 
 	Verdict  Verdict    `json:"verdict"`
 	Searched bool       `json:"searched"` // the retriever was asked for Verdict.Content
@@ -134,14 +151,30 @@ type Cut struct {
 	Reencoded int     `json:"reencoded,omitempty"`
 }
 
-// LossMask returns a bool for each id [T]: true where the policy sampled it, false on everything that the environment
-// wrote. A trajectory without policy tokens gives an all-false mask.
+// LossMask returns a bool for each id [T]: true where the policy sampled it in this rollout, false on everything that the
+// environment or a person wrote, and on the turns that a branch copied: it was given them and did not choose them. A
+// trajectory without policy tokens gives an all-false mask.
 func (t *Trajectory) LossMask() []bool {
 	mask := make([]bool, len(t.Sources))
+	from := 0
+	if t.Copied > 0 {
+		from = t.Turns[t.Copied-1].To
+	}
 	for i, s := range t.Sources {
-		mask[i] = s == PolicyToken
+		mask[i] = i >= from && s == PolicyToken
 	}
 	return mask
+}
+
+// SampleAt returns the sample index from which a turn's seeds derive: the record's own, but before a fork that of the rollout
+// that was left there.
+func (t *Trajectory) SampleAt(turn int) int {
+	for _, f := range t.Forks {
+		if turn < f.Turn {
+			return f.Sample
+		}
+	}
+	return t.ID.Sample
 }
 
 // Searches returns the queries that the retriever was asked, in order.
@@ -166,15 +199,30 @@ func (t *Trajectory) InvalidTurns() int {
 	return n
 }
 
-// GeneratedTokens counts all sampled tokens: replies as sampled (what was cut from them included) and recalls.
-func (t *Trajectory) GeneratedTokens() (reply, recall int) {
-	for _, turn := range t.Turns {
-		reply += len(turn.ReplyIDs)
+// GeneratedTokens counts all sampled tokens of the record: replies as sampled (what was cut from them included) and recalls,
+// those of copied turns too. What a person wrote was not sampled.
+func (t *Trajectory) GeneratedTokens() (reply, recall int) { return generated(t.Turns) }
+
+// NewTokens counts the sampled tokens as [Trajectory.GeneratedTokens] does, without the turns that were copied: summed over
+// an episode and all of its branches, every token counts once.
+func (t *Trajectory) NewTokens() (reply, recall int) { return generated(t.Turns[t.Copied:]) }
+
+func generated(turns []Turn) (reply, recall int) {
+	for _, turn := range turns {
+		reply += turn.sampled()
 		if turn.Recall != nil {
 			recall += len(turn.Recall.IDs)
 		}
 	}
 	return reply, recall
+}
+
+// sampled counts the tokens of the reply that were sampled.
+func (t *Turn) sampled() int {
+	if t.EditedReply {
+		return 0
+	}
+	return len(t.ReplyIDs)
 }
 
 // Check reports the first way in which the record contradicts itself: lengths that differ, log-probabilities where none
@@ -202,6 +250,14 @@ func (t *Trajectory) Check() error {
 	if at != n {
 		return fmt.Errorf("trajectory %s: the turns end at id %d, want %d; the log is damaged", t.ID, at, n)
 	}
+	if t.Copied < 0 || t.Copied > len(t.Turns) {
+		return fmt.Errorf("trajectory %s: got %d copied turns of %d; the log is damaged", t.ID, t.Copied, len(t.Turns))
+	}
+	for i, f := range t.Forks {
+		if f.Turn < 1 || f.Turn > len(t.Turns) || i > 0 && f.Turn <= t.Forks[i-1].Turn {
+			return fmt.Errorf("trajectory %s: fork %d is at turn %d of %d, want them to ascend from 1; the log is damaged", t.ID, i, f.Turn, len(t.Turns))
+		}
+	}
 	if t.Selected != nil && (t.Selected.Turn < 0 || t.Selected.Turn >= len(t.Turns)) {
 		return fmt.Errorf("trajectory %s: the selected answer names turn %d of %d; the log is damaged", t.ID, t.Selected.Turn, len(t.Turns))
 	}
@@ -224,6 +280,7 @@ func (t *Trajectory) clone() *Trajectory {
 	c.LogProbs = slices.Clone(t.LogProbs)
 	c.Turns = slices.Clone(t.Turns)
 	c.Messages = slices.Clone(t.Messages)
+	c.Forks = slices.Clone(t.Forks)
 	return &c
 }
 

@@ -167,12 +167,7 @@ func Pick(replies ...Reply) func([]int32, uint64) Reply {
 }
 
 // SearchFunc is a searcher that is a function.
-type SearchFunc func(ctx context.Context, query string, k int) ([]data.Hit, error)
-
-// Search implements [rollout.Searcher].
-func (f SearchFunc) Search(ctx context.Context, query string, k int) ([]data.Hit, error) {
-	return f(ctx, query, k)
-}
+type SearchFunc = rollout.SearchFunc
 
 // Passages is a searcher that finds the same passages for every query.
 func Passages(hits ...data.Hit) SearchFunc {
