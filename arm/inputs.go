@@ -414,7 +414,7 @@ func (c Config) verifySplit(ctx context.Context, receipt *InputsReceipt) error {
 	for what, f := range map[string]*InputFile{
 		gostd.TrainFile: &receipt.Train.InputFile, gostd.ValidationFile: &receipt.Validation.InputFile, gostd.PassagesFile: &receipt.KnowledgeBase.InputFile,
 	} {
-		want, ok := listed[lookUp(listed, file, c.path(f.Name), what, f.Name == Gostd)]
+		want, ok := listed[lookUp(listed, file, c.path(f.Name), what, *f)]
 		if ok && f.SHA256 != "" && want != f.SHA256 {
 			return failf(HashMismatch, "%s has SHA-256 %s, the split manifest %s says %s; get the files that belong together", f.Name, f.SHA256, path, want)
 		}
@@ -424,9 +424,9 @@ func (c Config) verifySplit(ctx context.Context, receipt *InputsReceipt) error {
 }
 
 // lookUp returns the name under which a manifest lists a file: its path below the manifest's folder, or else its own name, if one entry
-// has it.
-func lookUp(listed map[string]string, manifestPath, path, builtin string, isBuiltin bool) string {
-	if isBuiltin {
+// has it. An index's folder stands for the corpus that it was built from, which is found by its hash.
+func lookUp(listed map[string]string, manifestPath, path, builtin string, f InputFile) string {
+	if f.Name == Gostd {
 		return builtin
 	}
 	if rel, err := filepath.Rel(filepath.Dir(manifestPath), path); err == nil {
@@ -434,11 +434,16 @@ func lookUp(listed map[string]string, manifestPath, path, builtin string, isBuil
 			return filepath.ToSlash(rel)
 		}
 	}
+	info, err := os.Stat(path)
+	isIndex := err == nil && info.IsDir()
 	found := ""
-	for name := range listed {
-		if filepath.Base(filepath.FromSlash(name)) == filepath.Base(path) {
+	for name, sum := range listed {
+		if isIndex && sum == f.SHA256 {
+			return name
+		}
+		if !isIndex && filepath.Base(filepath.FromSlash(name)) == filepath.Base(path) {
 			if found != "" {
-				return ""
+				return "" // two of that name: neither is known to be meant
 			}
 			found = name
 		}

@@ -20,6 +20,9 @@ type Options struct {
 	Notes    io.Writer
 	Logger   *slog.Logger // told what is opened; nil is silent
 	Progress func(phase string, done, total int, text string)
+
+	// wrap lets a test stand between the arm and what it works with.
+	wrap func(a *Arm, log Log) Log
 }
 
 func (o Options) notef(format string, args ...any) {
@@ -68,7 +71,11 @@ func runArm(ctx context.Context, c Config, r *runs.Run, checkpoint string, start
 			return nil, fail(ctx, r, c, a, started, o, err)
 		}
 	}
-	if err := a.play(ctx, r); err != nil {
+	var log Log = r
+	if o.wrap != nil {
+		log = o.wrap(a, log)
+	}
+	if err := a.play(ctx, log); err != nil {
 		return nil, fail(ctx, r, c, a, started, o, err)
 	}
 	if result, err = a.Result(); err != nil {

@@ -21,12 +21,14 @@ type Arm struct {
 	Config    Config
 	Inputs    *Inputs
 	Policy    *policy.Policy
-	Trainer   *policy.Trainer // of the policy's adapter
+	Model     grpo.Model      // trains the policy's adapter: a policy.Trainer
 	Method    Method          // with training's temperature
 	Evaluator Method          // with that of evaluations
 	Budget    *rollout.Budget // of all that the arm generates
 	Optimizer grpo.OptimizerState
 	State     State
+
+	trainer *policy.Trainer // Model, to be closed
 
 	// Progress is told how far a phase has come; nil is silent.
 	Progress func(phase string, done, total int, text string)
@@ -112,12 +114,20 @@ func open(ctx context.Context, c Config, budget int, logger *slog.Logger) (a *Ar
 
 // train makes the trainer of the adapter that the policy has now.
 func (a *Arm) train(ctx context.Context) error {
-	if a.Trainer != nil {
-		a.Trainer.Close()
+	a.untrain()
+	trainer, err := a.Policy.Trainer(ctx)
+	if err != nil {
+		return err
 	}
-	var err error
-	a.Trainer, err = a.Policy.Trainer(ctx)
-	return err
+	a.trainer, a.Model = trainer, trainer
+	return nil
+}
+
+func (a *Arm) untrain() {
+	if a.trainer != nil {
+		a.trainer.Close()
+	}
+	a.trainer, a.Model = nil, nil
 }
 
 // Resume puts an arm that was just opened where a checkpoint was made.
@@ -131,9 +141,7 @@ func (a *Arm) Resume(ctx context.Context, dir string) error {
 // Close frees the device and the index.
 func (a *Arm) Close() error {
 	var errs []error
-	if a.Trainer != nil {
-		a.Trainer.Close()
-	}
+	a.untrain()
 	if a.Policy != nil {
 		errs = append(errs, a.Policy.Close())
 	}
@@ -171,7 +179,7 @@ func (a *Arm) Train(ctx context.Context, log Log) error {
 
 		var updated Updated
 		if group.Learns {
-			if updated, err = Update(ctx, a.Trainer, a.Policy, group, &a.Optimizer, c.update()); err != nil {
+			if updated, err = Update(ctx, a.Model, a.Policy, group, &a.Optimizer, c.update()); err != nil {
 				return a.stop(err, log, saved)
 			}
 			clock.lap("update")

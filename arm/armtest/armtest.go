@@ -13,6 +13,7 @@ import (
 	"github.com/soarbook/soarbook/data"
 	"github.com/soarbook/soarbook/data/manifest"
 	"github.com/soarbook/soarbook/policy/checkpoint"
+	"github.com/soarbook/soarbook/retrieval"
 	"github.com/soarbook/soarbook/rollout"
 	"github.com/soarbook/soarbook/searchr1"
 	"github.com/soarbook/soarbook/soar"
@@ -76,6 +77,9 @@ func WritePolicy(t testing.TB, dir string, weights []float64) {
 		case id == first+1:
 			head[id*hidden] = 1.8
 		case id >= first+2:
+			for i := 1; i < hidden; i++ {
+				head[id*hidden+i] *= 3 // replies are far from each other, so that a small update tells them apart
+			}
 			head[id*hidden] = 2
 			if weights != nil {
 				head[id*hidden] += float32(weights[id-first-2] / 4)
@@ -127,7 +131,7 @@ func byteAlphabet() [256]rune {
 	return all
 }
 
-// WriteData writes train.jsonl, validation.jsonl, corpus.jsonl and their manifest split.json: questions for the colours of things, of
+// WriteData writes train.jsonl, validation.jsonl, corpus.jsonl with its index in index/, and their manifest split.json: questions for the colours of things, of
 // which three in four are red.
 func WriteData(t testing.TB, dir string, train, validation int) {
 	t.Helper()
@@ -160,6 +164,9 @@ func WriteData(t testing.TB, dir string, train, validation int) {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(dir, "split.json"), map[string]any{"id": "armtest", "files": files})
+	if _, err := retrieval.BuildFile(t.Context(), filepath.Join(dir, "corpus.jsonl"), filepath.Join(dir, "index"), retrieval.DefaultBuildConfig()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Config returns an experiment's config on a policy in student/ and data in data/ below the config's folder, for a test to change.
@@ -167,7 +174,7 @@ func Config() map[string]any {
 	recipe := func() map[string]any {
 		return map[string]any{
 			"train_path": "data/train.jsonl", "validation_path": "data/validation.jsonl", "split_manifest": "data/split.json",
-			"dataset_revision": "1", "corpus_path": "data/corpus.jsonl", "corpus_id": "colours", "corpus_revision": "1",
+			"dataset_revision": "1", "corpus_path": "data/index", "corpus_id": "colours", "corpus_revision": "1",
 			"train_examples": 4, "validation_examples": 4, "steps": 3, "group": 6, "max_turns": 2, "max_tokens": 6, "verifier": "normalized-em",
 		}
 	}
@@ -186,7 +193,7 @@ func Config() map[string]any {
 func Write(t testing.TB, dir string, change func(shared, soar, searchr1 map[string]any)) string {
 	t.Helper()
 	WritePolicy(t, filepath.Join(dir, "student"), nil)
-	WriteData(t, filepath.Join(dir, "data"), 8, 8)
+	WriteData(t, filepath.Join(dir, "data"), 8, 64)
 	c := Config()
 	if change != nil {
 		methods := c["methods"].(map[string]any)
