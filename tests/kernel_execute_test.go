@@ -262,6 +262,7 @@ func TestBothKernels(t *testing.T) {
 	if spec["name"] != "gonb" {
 		t.Fatalf("notebooks/gonb.ipynb names the kernel %v, want gonb", spec["name"])
 	}
+	tables := map[string]string{} // by kernel
 	for _, kernel := range []string{"gonb", "soarbook"} {
 		t.Run(kernel, func(t *testing.T) {
 			dir := t.TempDir()
@@ -287,11 +288,18 @@ func TestBothKernels(t *testing.T) {
 					t.Errorf("the executed notebook lacks %q:\n%s", want, shown)
 				}
 			}
-			if rows, err := os.ReadFile(table); err != nil {
-				t.Errorf("the notebook wrote no table of its episodes: %v", err)
-			} else {
-				t.Logf("table: %.300s", rows)
+			written, err := os.ReadFile(table)
+			if err != nil {
+				t.Fatalf("the notebook wrote no table of its episodes: %v", err)
 			}
+			var episodes struct{ Rows [][]any }
+			if err := json.Unmarshal(written, &episodes); err != nil || len(episodes.Rows) != 2 {
+				t.Errorf("%d rows, want one for each of the 2 episodes (%v): %s", len(episodes.Rows), err, written)
+			}
+			tables[kernel] = string(written)
 		})
+	}
+	if tables["gonb"] != tables["soarbook"] {
+		t.Errorf("the same notebook, seed and policy give other episodes:\n%s\n%s", tables["gonb"], tables["soarbook"])
 	}
 }

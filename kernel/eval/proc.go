@@ -240,13 +240,14 @@ type pump struct {
 	since time.Time // of the oldest byte in buf
 	stale int       // flushes that passed on nothing, since all waits for its rest
 	held  []byte    // what looks like the last words of the process
-	heldT time.Time
+	heldT time.Time // when the last of it came
 }
 
 const (
 	flushAfter = 15 * time.Millisecond
 	flushBytes = 256 << 10
-	holdFor    = 3 * time.Second
+	holdFor    = 3 * time.Second // since the last of it came
+	holdBytes  = 4 << 20
 )
 
 func (p *pump) run() {
@@ -349,7 +350,11 @@ func (p *pump) flush(end bool) {
 	}
 	if p.name == "stderr" {
 		if len(p.held) > 0 {
+			// A trace takes its time on a busy machine: what still comes is a part of it.
 			p.held = append(p.held, text...)
+			if len(text) > 0 && len(p.held) < holdBytes {
+				p.heldT = time.Now()
+			}
 			text = nil
 		} else if m := lastWords.FindIndex(text); m != nil {
 			p.held = append(p.held, text[m[0]:]...)
