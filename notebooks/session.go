@@ -17,48 +17,77 @@ import (
 	"github.com/soarbook/soarbook/retrieval"
 	"github.com/soarbook/soarbook/rollout"
 	"github.com/soarbook/soarbook/searchr1"
+	"github.com/soarbook/soarbook/soar"
 )
 
 // Config says what a session opens.
 type Config struct {
-	Policy string          // a name or a folder; see [policy.Open]
-	Agent  searchr1.Config // how episodes are played
-	Seed   uint64          // of every rollout of the session
+	Policy   string          // a name or a folder; see [policy.Open]
+	Method   string          // [searchr1.Method] or [soar.Method]
+	SearchR1 searchr1.Config // how episodes of Search-R1 are played
+	SOAR     soar.Config     // how episodes of SOAR are played
+	Seed     uint64          // of every rollout of the session
 	// Demonstrations opens each episode with [Demonstrations], without which a small model that was never trained on the protocol
 	// finds no action at all.
 	Demonstrations bool
 	Logger         *slog.Logger // told what was opened; nil is silent
 }
 
-// DefaultConfig returns a session in which SmolLM2-135M plays short Search-R1 episodes at a low temperature.
+// DefaultConfig returns a session in which the default policy plays short Search-R1 episodes at a low temperature.
 func DefaultConfig() Config {
-	agent := searchr1.DefaultConfig()
-	agent.MaxTurns, agent.TopK = 3, 1 // of three passages so small a model copies from any
-	agent.ResponseLimit, agent.ObservationLimit, agent.ContextLimit = 64, 256, 2048
-	agent.Temperature = 0.3
-	return Config{Policy: policy.Default, Agent: agent, Seed: 42, Demonstrations: true}
+	r1 := searchr1.DefaultConfig()
+	r1.MaxTurns, r1.TopK = 3, 1 // of three passages so small a model copies from any
+	r1.ResponseLimit, r1.ObservationLimit, r1.ContextLimit = 64, 256, 2048
+	r1.Temperature = 0.3
+	so := soar.DefaultConfig()
+	so.TopK = 1
+	so.ResponseLimit, so.ObservationLimit, so.ContextLimit = 64, 256, 2048
+	so.Temperature = 0.3
+	return Config{Policy: policy.Default, Method: searchr1.Method, SearchR1: r1, SOAR: so, Seed: 42, Demonstrations: true}
 }
 
-// Session is an open policy with an agent that plays it against the Go standard library's documentation.
+// SOARConfig returns [DefaultConfig] with SOAR's episodes.
+func SOARConfig() Config {
+	c := DefaultConfig()
+	c.Method = soar.Method
+	return c
+}
+
+func (c Config) contextLimit() int {
+	if c.Method == soar.Method {
+		return c.SOAR.ContextLimit
+	}
+	return c.SearchR1.ContextLimit
+}
+
+func (c Config) topK() int {
+	if c.Method == soar.Method {
+		return c.SOAR.TopK
+	}
+	return c.SearchR1.TopK
+}
+
+// Session is an open policy with an agent that plays it against the Go standard library's documentation. The agent's methods are the
+// session's: Step, Rewind, EditReply, Continue, Replay and the others of [rollout.Loop].
 type Session struct {
+	*Agent
 	Policy    *policy.Policy
 	Index     *retrieval.Index
-	Agent     *searchr1.Agent
 	Questions []data.Question // the knowledge base's validation questions
 
-	seed uint64
+	config Config
 }
 
 // Open opens the policy and the knowledge base `gostd` with its index, which the first call builds.
 func Open(ctx context.Context, c Config) (*Session, error) {
 	options := policy.DefaultOptions()
 	options.Logger = c.Logger
-	options.MaxContext = c.Agent.ContextLimit
+	options.MaxContext = c.contextLimit()
 	p, err := policy.Open(ctx, c.Policy, options)
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{Policy: p, seed: c.Seed}
+	s := &Session{Policy: p, config: c}
 	index, kb, err := retrieval.OpenGostd(ctx)
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -67,19 +96,33 @@ func Open(ctx context.Context, c Config) (*Session, error) {
 	if s.Questions, err = kb.Questions(gostd.ValidationFile); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	if s.Agent, err = searchr1.New(p, index, c.Agent); err != nil {
+	if s.Agent, err = NewAgent(p, index, c); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	if c.Demonstrations {
-		demonstrations, err := Demonstrations(ctx, index, c.Agent.TopK)
+		demonstrations, err := Demonstrations(ctx, c.Method, index, c.topK())
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
-		s.Agent.Protocol.Prompt = func(question string) []sampling.Message {
-			return append(slices.Clone(demonstrations), sampling.Message{Role: "user", Content: searchr1.Prompt(question)})
+		prompt := s.Protocol.Prompt
+		s.Protocol.Prompt = func(question string) []sampling.Message {
+			return append(slices.Clone(demonstrations), prompt(question)...)
 		}
 	}
 	return s, nil
+}
+
+// With returns a session that asks another retriever and is otherwise as s now is: the same policy, prompt, reward and seed.
+// It has nothing of its own to close.
+func (s *Session) With(searcher rollout.Searcher) (*Session, error) {
+	agent, err := NewAgent(s.Loop.Policy, searcher, s.config)
+	if err != nil {
+		return nil, err
+	}
+	agent.Protocol.Prompt, agent.Score, agent.Budget = s.Protocol.Prompt, s.Score, s.Budget
+	c := *s
+	c.Agent = agent
+	return &c, nil
 }
 
 // Close frees the device and the index.
@@ -96,14 +139,19 @@ func (s *Session) Start(i int) (*rollout.Episode, error) {
 	if i < 0 || i >= len(s.Questions) {
 		return nil, fmt.Errorf("question %d: there are %d, counted from 0", i, len(s.Questions))
 	}
-	return s.Agent.Start(rollout.ID{Seed: s.seed, Question: s.Questions[i].ID}, s.Questions[i].Question)
+	return s.Agent.Start(rollout.ID{Seed: s.config.Seed, Question: s.Questions[i].ID}, s.Questions[i].Question)
+}
+
+// Ask begins an episode about a question of one's own, which is its own id.
+func (s *Session) Ask(question string) (*rollout.Episode, error) {
+	return s.Agent.Start(rollout.ID{Seed: s.config.Seed, Question: question}, question)
 }
 
 // Result is an episode that has ended.
 type Result struct {
 	Question   data.Question
 	Trajectory *rollout.Trajectory
-	Reward     searchr1.Reward
+	Reward     Reward
 }
 
 // Play plays questions from to from+n-1 as one batch.
@@ -121,14 +169,15 @@ func (s *Session) Play(ctx context.Context, from, n int) ([]Result, error) {
 	results := make([]Result, n)
 	for i, e := range episodes {
 		q := s.Questions[from+i]
-		results[i] = Result{q, e.Trajectory(), s.Agent.Reward(e.Trajectory(), q.Golds)}
+		results[i] = Result{q, e.Trajectory(), s.Reward(e.Trajectory(), q.Golds)}
 	}
 	return results, nil
 }
 
-// Demonstrations returns two worked examples as the messages of a conversation: a search, what the index finds for it, and the first
-// document's uid or URL as the answer. No rule reads an answer in a prompt.
-func Demonstrations(ctx context.Context, index rollout.Searcher, topK int) ([]sampling.Message, error) {
+// Demonstrations returns two worked examples of a method as the messages of a conversation: a search, what the index finds for it, and
+// the first document's uid or URL as the answer. What SOAR recalls in them is the text that is searched for. No rule reads an answer
+// in a prompt.
+func Demonstrations(ctx context.Context, method string, index rollout.Searcher, topK int) ([]sampling.Message, error) {
 	var messages []sampling.Message
 	for _, d := range []struct{ question, query, answer string }{
 		{"Which function of the Go standard library is described by: it reports whether substr is within? What is its uid?",
@@ -140,15 +189,20 @@ func Demonstrations(ctx context.Context, index rollout.Searcher, topK int) ([]sa
 		if err != nil {
 			return nil, fmt.Errorf("demonstration %q: %w", d.query, err)
 		}
+		prompt, parts, source := searchr1.Prompt(d.question), searchr1.Observation(hits), ""
+		if method == soar.Method {
+			// One message a question, as searchr1.Prompt is.
+			prompt, parts, source = soar.Prompt(d.question)[0].Content, soar.Observation("It "+d.query+".", hits), "<source>external</source>"
+		}
 		var observation string
-		for _, part := range searchr1.Observation(hits) {
+		for _, part := range parts {
 			observation += part.Text
 		}
 		messages = append(messages,
-			sampling.Message{Role: "user", Content: searchr1.Prompt(d.question)},
+			sampling.Message{Role: "user", Content: prompt},
 			sampling.Message{Role: "assistant", Content: "<think>I look for the description.</think>\n<search>" + d.query + "</search>"},
 			sampling.Message{Role: "user", Content: observation},
-			sampling.Message{Role: "assistant", Content: "<think>The first document fits.</think>\n<answer>" + d.answer + "</answer>"})
+			sampling.Message{Role: "assistant", Content: "<think>The first document fits.</think>\n" + source + "<answer>" + d.answer + "</answer>"})
 	}
 	return messages, nil
 }

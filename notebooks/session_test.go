@@ -15,6 +15,7 @@ import (
 	"github.com/soarbook/soarbook/data"
 	"github.com/soarbook/soarbook/rollout"
 	"github.com/soarbook/soarbook/searchr1"
+	"github.com/soarbook/soarbook/soar"
 )
 
 func results() []Result {
@@ -23,9 +24,9 @@ func results() []Result {
 	searched := &rollout.Trajectory{End: rollout.Answered, Selected: &rollout.Selection{Content: "gold"},
 		Turns: []rollout.Turn{{Searched: true, Verdict: rollout.Verdict{Content: "x"}}}}
 	return []Result{
-		{question("right"), searched, searchr1.Reward{Known: true, Answer: 1, Format: nan, Value: 1}},
-		{question("failed"), &rollout.Trajectory{End: rollout.SearchFailed}, searchr1.Reward{Answer: nan, Format: nan, Value: nan}},
-		{question("none"), &rollout.Trajectory{End: rollout.TurnLimit}, searchr1.Reward{Known: true, Format: nan}},
+		{question("right"), searched, Reward{Known: true, Value: 1}},
+		{question("failed"), &rollout.Trajectory{End: rollout.SearchFailed}, Value(nan)},
+		{question("none"), &rollout.Trajectory{End: rollout.TurnLimit}, Value(0)},
 	}
 }
 
@@ -63,29 +64,31 @@ func (s searcher) Search(_ context.Context, query string, k int) ([]data.Hit, er
 }
 
 func TestDemonstrations(t *testing.T) {
-	messages, err := Demonstrations(context.Background(), searcher{}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, m := range messages {
-		role, action := "user", rollout.NoAction
-		if i%2 == 1 {
-			role, action = "assistant", []rollout.Kind{rollout.Search, rollout.Answer}[i/2%2]
+	for method, judge := range map[string]func(string) rollout.Verdict{searchr1.Method: searchr1.Judge, soar.Method: soar.Judge} {
+		messages, err := Demonstrations(context.Background(), method, searcher{}, 1)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if m.Role != role {
-			t.Errorf("message %d is %s's, want %s's", i, m.Role, role)
-		}
-		if role == "assistant" {
-			if v := searchr1.Judge(m.Content); !v.Valid || v.Kind != action {
-				t.Errorf("demonstration %d: %q is judged %+v, want a %s", i, m.Content, v, action)
+		for i, m := range messages {
+			role, action := "user", rollout.NoAction
+			if i%2 == 1 {
+				role, action = "assistant", []rollout.Kind{rollout.Search, rollout.Answer}[i/2%2]
+			}
+			if m.Role != role {
+				t.Errorf("%s: message %d is %s's, want %s's", method, i, m.Role, role)
+			}
+			if role == "assistant" {
+				if v := judge(m.Content); !v.Valid || v.Kind != action {
+					t.Errorf("%s: demonstration %d: %q is judged %+v, want a %s", method, i, m.Content, v, action)
+				}
 			}
 		}
-	}
-	if len(messages) != 8 {
-		t.Errorf("got %d messages, want 8", len(messages))
-	}
-	if _, err := Demonstrations(context.Background(), searcher{errors.New("down")}, 1); err == nil {
-		t.Error("a failing searcher was passed over")
+		if len(messages) != 8 {
+			t.Errorf("%s: got %d messages, want 8", method, len(messages))
+		}
+		if _, err := Demonstrations(context.Background(), method, searcher{errors.New("down")}, 1); err == nil {
+			t.Errorf("%s: a failing searcher was passed over", method)
+		}
 	}
 }
 

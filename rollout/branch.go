@@ -80,7 +80,7 @@ func (l *Loop) Restore(t *Trajectory) (*Episode, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d := l.differ(t, -1, "prompt", first.record.IDs, t.prompt()); d != nil {
+	if d := l.Compare(t.ID, -1, "prompt", first.record.IDs, t.prompt()); d != nil {
 		return nil, d
 	}
 	if t.End == SearchFailed {
@@ -215,7 +215,7 @@ func (l *Loop) Replay(ctx context.Context, t *Trajectory) (*Replayed, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d := l.differ(t, -1, "prompt", e.record.IDs, t.prompt()); d != nil {
+	if d := l.Compare(t.ID, -1, "prompt", e.record.IDs, t.prompt()); d != nil {
 		return nil, d
 	}
 	replayed := &Replayed{Episode: e}
@@ -236,13 +236,13 @@ func (l *Loop) Replay(ctx context.Context, t *Trajectory) (*Replayed, error) {
 				return nil, &ReplayError{ID: t.ID, Turn: i, Part: c.part, Token: -1, Got: fmt.Sprint(c.got), Want: fmt.Sprint(c.want)}
 			}
 		}
-		if d := l.differ(t, i, "reply", got.ReplyIDs, want.ReplyIDs); d != nil {
+		if d := l.Compare(t.ID, i, "reply", got.ReplyIDs, want.ReplyIDs); d != nil {
 			return nil, d
 		}
-		if d := l.differ(t, i, "recall", got.Recall.ids(), want.Recall.ids()); d != nil {
+		if d := l.Compare(t.ID, i, "recall", got.Recall.ids(), want.Recall.ids()); d != nil {
 			return nil, d
 		}
-		if d := l.differ(t, i, "context", e.record.IDs[got.From:got.To], t.IDs[want.From:want.To]); d != nil {
+		if d := l.Compare(t.ID, i, "context", e.record.IDs[got.From:got.To], t.IDs[want.From:want.To]); d != nil {
 			return nil, d
 		}
 		if got.End != want.End {
@@ -286,7 +286,7 @@ func (l *Loop) again(ctx context.Context, e *Episode, want Turn) error {
 			return err
 		}
 		turn.Reply, turn.ReplyIDs, turn.LogProbs, turn.Finish = said[0].Text, said[0].IDs, said[0].LogProbs, said[0].Finish
-		if d := l.differ(e.record, len(e.record.Turns), "reply", turn.ReplyIDs, want.ReplyIDs); d != nil {
+		if d := l.Compare(e.record.ID, len(e.record.Turns), "reply", turn.ReplyIDs, want.ReplyIDs); d != nil {
 			return d // what was given answers another reply
 		}
 		err = l.answer(ctx, []*Episode{e}, []Turn{turn}, given)
@@ -337,8 +337,8 @@ func (e *ReplayError) Error() string {
 	return fmt.Sprintf("rollout %s: the replay differs in %s: got %s, want %s; %s", e.ID, where, e.Got, e.Want, cure)
 }
 
-// differ compares the tokens of a part of a turn.
-func (l *Loop) differ(t *Trajectory, turn int, part string, got, want []int32) error {
+// Compare returns a [*ReplayError] with the first difference between the tokens of a part of a turn, nil if there is none.
+func (l *Loop) Compare(id ID, turn int, part string, got, want []int32) error {
 	if slices.Equal(got, want) {
 		return nil
 	}
@@ -352,5 +352,5 @@ func (l *Loop) differ(t *Trajectory, turn int, part string, got, want []int32) e
 		}
 		return fmt.Sprintf("id %d, then %s", ids[n], excerpt(l.Policy.Decode(ids[n:])))
 	}
-	return &ReplayError{ID: t.ID, Turn: turn, Part: part, Token: n, Got: show(got), Want: show(want)}
+	return &ReplayError{ID: id, Turn: turn, Part: part, Token: n, Got: show(got), Want: show(want)}
 }

@@ -110,6 +110,25 @@ func SearchAll(ctx context.Context, s Searcher, queries []string, k int) ([][]da
 	return hits, errs, ctx.Err()
 }
 
+// Searching returns an Observe function that does nothing but search: format makes an observation of the at most k passages of each.
+func Searching(s Searcher, k int, format func(hits []data.Hit) []Segment) func(context.Context, []Call, GenerateFunc) ([]Observed, error) {
+	return func(ctx context.Context, calls []Call, _ GenerateFunc) ([]Observed, error) {
+		queries := make([]string, len(calls))
+		for i, c := range calls {
+			queries[i] = c.Query
+		}
+		hits, errs, err := SearchAll(ctx, s, queries, k)
+		if err != nil {
+			return nil, err
+		}
+		observed := make([]Observed, len(calls))
+		for i := range calls {
+			observed[i] = Observed{Hits: hits[i], Segments: format(hits[i]), Err: errs[i]}
+		}
+		return observed, nil
+	}
+}
+
 // TemplateError says that a chat template does not continue its own rendering, so that the ids that were sampled would
 // not stand in the next context.
 type TemplateError struct {

@@ -1,7 +1,6 @@
 package searchr1
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -112,22 +111,8 @@ func protocol(searcher rollout.Searcher, config Config) rollout.Protocol {
 		Prompt: func(question string) []sampling.Message {
 			return []sampling.Message{{Role: "user", Content: Prompt(question)}}
 		},
-		Judge: Judge,
-		Observe: func(ctx context.Context, calls []rollout.Call, _ rollout.GenerateFunc) ([]rollout.Observed, error) {
-			queries := make([]string, len(calls))
-			for i, c := range calls {
-				queries[i] = c.Query
-			}
-			hits, errs, err := rollout.SearchAll(ctx, searcher, queries, config.TopK)
-			if err != nil {
-				return nil, err
-			}
-			observed := make([]rollout.Observed, len(calls))
-			for i := range calls {
-				observed[i] = rollout.Observed{Hits: hits[i], Segments: Observation(hits[i]), Err: errs[i]}
-			}
-			return observed, nil
-		},
+		Judge:   Judge,
+		Observe: rollout.Searching(searcher, config.TopK, Observation),
 	}
 	if config.OnInvalid == Retry {
 		p.Correction = Correction(config.Mode)
