@@ -3,6 +3,8 @@ package cell
 import (
 	"context"
 	"go/ast"
+	"go/build"
+	"go/format"
 	"go/parser"
 	"go/token"
 	"go/types"
@@ -13,6 +15,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -218,7 +221,7 @@ func (s *Session) Complete(ctx context.Context, code string, cursor int) (items 
 	g, id, path := s.look(ctx, text, start, start+len(hole))
 	set := map[string]Item{}
 	add := func(name, typ string) {
-		if strings.HasPrefix(name, prefix) && !strings.Contains(name, Mark) && name != "_" {
+		if !strings.Contains(name, Mark) && name != "_" {
 			if _, ok := set[name]; !ok {
 				set[name] = Item{name, typ}
 			}
@@ -232,7 +235,10 @@ func (s *Session) Complete(ctx context.Context, code string, cursor int) (items 
 		}
 		if sel, ok := parent.(*ast.SelectorExpr); ok && sel.Sel == id {
 			g.members(sel.X, add)
-			return sorted(set), start, end, nil
+			if id, ok := sel.X.(*ast.Ident); ok && g.guessed(id) {
+				s.namesakes(id.Name, add)
+			}
+			return matching(set, prefix), start, end, nil
 		}
 		if !selector {
 			for _, n := range path {
@@ -259,7 +265,7 @@ func (s *Session) Complete(ctx context.Context, code string, cursor int) (items 
 		}
 	}
 	if selector {
-		return sorted(set), start, end, nil
+		return matching(set, prefix), start, end, nil
 	}
 	for n, d := range s.live {
 		if !strings.Contains(n, ".") && d.Obj != nil {
@@ -280,16 +286,84 @@ func (s *Session) Complete(ctx context.Context, code string, cursor int) (items 
 			add(n, "module")
 		}
 	}
-	return sorted(set), start, end, nil
+	return matching(set, prefix), start, end, nil
 }
 
-func sorted(set map[string]Item) []Item {
-	out := make([]Item, 0, len(set))
-	for _, i := range set {
-		out = append(out, i)
+// matching returns the items that begin with prefix, by name. Where there is none, it returns those that begin with it in other case; where there is
+// none of these either, those that hold its characters in order, as gopls does (pfl for Printf and Fprintln), the shortest first: a front end
+// inserts the only match at once, so that a loose one must not stand beside a strict one.
+func matching(set map[string]Item, prefix string) []Item {
+	fold := strings.ToLower(prefix)
+	for tier := range 3 {
+		out := []Item{}
+		for _, i := range set {
+			ok := false
+			switch name := strings.ToLower(i.Text); tier {
+			case 0:
+				ok = strings.HasPrefix(i.Text, prefix)
+			case 1:
+				ok = strings.HasPrefix(name, fold)
+			case 2:
+				// One or two characters fit nearly everything; keywords are typed.
+				ok = utf8.RuneCountInString(prefix) > 2 && i.Type != "keyword" && subsequence(name, fold)
+			}
+			if ok {
+				out = append(out, i)
+			}
+		}
+		if len(out) == 0 {
+			continue
+		}
+		sort.Slice(out, func(i, j int) bool {
+			if a, b := len(out[i].Text), len(out[j].Text); tier == 2 && a != b {
+				return a < b
+			}
+			return out[i].Text < out[j].Text
+		})
+		return out
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Text < out[j].Text })
-	return out
+	return []Item{}
+}
+
+// subsequence says whether name begins with the first character of part and holds the others in order behind it.
+func subsequence(name, part string) bool {
+	for n, r := range []rune(part) {
+		i := strings.IndexRune(name, r)
+		if i < 0 || n == 0 && i != 0 {
+			return false
+		}
+		name = name[i+utf8.RuneLen(r):]
+	}
+	return true
+}
+
+// guessed says whether id names a package that no cell has imported: one was chosen by its name.
+func (g *gen) guessed(id *ast.Ident) bool {
+	if _, ok := g.info.Uses[id].(*types.PkgName); !ok {
+		return false
+	}
+	_, own := g.own[id.Name]
+	_, before := g.s.imports[id.Name]
+	return !own && !before
+}
+
+// namesakes adds what all packages of the name export: which of them is imported, math/rand or crypto/rand, is decided by what a cell uses.
+// Packages that would have to be compiled first are left out.
+func (s *Session) namesakes(name string, add func(name, typ string)) {
+	for _, p := range s.byName[name] {
+		if s.pkg(p) == nil {
+			continue
+		}
+		q, err := s.load(p)
+		if err != nil || q.Name() != name {
+			continue
+		}
+		for _, n := range q.Scope().Names() {
+			if o := q.Scope().Lookup(n); o.Exported() {
+				add(n, kindOf(o))
+			}
+		}
+	}
 }
 
 // paths returns the import paths that can be completed.
@@ -464,13 +538,30 @@ func (s *Session) describe(g *gen, o types.Object, detail int) string {
 		return Clean(b.String())
 	}
 	b.WriteString(types.ObjectString(o, qual))
+	if c, ok := o.(*types.Const); ok {
+		b.WriteString(" = " + c.Val().String())
+	}
 	if d := g.declOf(o); d != nil {
+		if doc := docOf(d.Chunk, o.Name()); doc != "" {
+			b.WriteString("\n\n" + doc)
+		}
 		where := "\n\nCell [" + strconv.Itoa(d.N) + "]"
 		b.WriteString(where)
 		if detail > 0 && d.Chunk != nil {
 			b.WriteString("\n\n" + d.Chunk.Text)
 		}
 		return Clean(b.String())
+	}
+	if types.Universe.Lookup(o.Name()) == o {
+		sig, doc := builtinDoc(o.Name())
+		if sig != "" {
+			b.Reset()
+			b.WriteString(sig)
+		}
+		if doc != "" {
+			b.WriteString("\n\n" + doc)
+		}
+		return b.String()
 	}
 	if o.Pkg() == nil || ours(o.Pkg()) {
 		return Clean(b.String())
@@ -508,27 +599,37 @@ func (s *Session) source(o types.Object) (doc, text string) {
 	cut := func(n ast.Node) string {
 		return string(data[fset.Position(n.Pos()).Offset:fset.Position(n.End()).Offset])
 	}
-	line := func(n ast.Node) int { return fset.Position(n.Pos()).Line }
+	here := func(id *ast.Ident) bool { return id.Name == o.Name() && fset.Position(id.Pos()).Line == pos.Line }
+	doc, n := declDoc(f, here)
+	if n == nil {
+		return "", ""
+	}
+	return doc, cut(n)
+}
+
+// declDoc finds the declaration whose name is here, its doc comment and the node to show: a function, a type's whole declaration, a
+// constant's or variable's line, a field or a method of an interface.
+func declDoc(f *ast.File, here func(*ast.Ident) bool) (doc string, shown ast.Node) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
-			if n.Name.Name == o.Name() && line(n.Name) == pos.Line {
-				doc, text = n.Doc.Text(), cut(n)
+			if here(n.Name) {
+				doc, shown = n.Doc.Text(), n
 			}
 		case *ast.GenDecl:
 			for _, sp := range n.Specs {
 				switch sp := sp.(type) {
 				case *ast.TypeSpec:
-					if sp.Name.Name == o.Name() && line(sp.Name) == pos.Line {
-						doc, text = sp.Doc.Text(), cut(n)
+					if here(sp.Name) {
+						doc, shown = sp.Doc.Text(), n
 						if doc == "" {
 							doc = n.Doc.Text()
 						}
 					}
 				case *ast.ValueSpec:
 					for _, id := range sp.Names {
-						if id.Name == o.Name() && line(id) == pos.Line {
-							doc, text = sp.Doc.Text()+sp.Comment.Text(), cut(sp)
+						if here(id) {
+							doc, shown = sp.Doc.Text()+sp.Comment.Text(), sp
 							if doc == "" {
 								doc = n.Doc.Text()
 							}
@@ -538,14 +639,60 @@ func (s *Session) source(o types.Object) (doc, text string) {
 			}
 		case *ast.Field:
 			for _, id := range n.Names {
-				if id.Name == o.Name() && line(id) == pos.Line {
-					doc, text = n.Doc.Text()+n.Comment.Text(), cut(n)
+				if here(id) {
+					doc, shown = n.Doc.Text()+n.Comment.Text(), n
 				}
 			}
 		}
 		return true
 	})
-	return doc, text
+	return doc, shown
+}
+
+// docOf returns the doc comment of a name that a cell declares.
+func docOf(c *Chunk, name string) string {
+	if c == nil {
+		return ""
+	}
+	if c.File != nil {
+		doc, _ := declDoc(c.File, func(id *ast.Ident) bool { return id.Name == name })
+		if doc != "" {
+			return strings.TrimSpace(doc)
+		}
+	}
+	return strings.TrimSpace(c.Doc)
+}
+
+// builtinFile is the source of Go's documentation of what is built in.
+var builtinFile = sync.OnceValues(func() (*ast.File, *token.FileSet) {
+	fset := token.NewFileSet()
+	p, err := build.Default.Import("builtin", "", build.FindOnly)
+	if err != nil {
+		return nil, fset
+	}
+	f, err := parser.ParseFile(fset, filepath.Join(p.Dir, "builtin.go"), nil, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return nil, fset // a distribution without sources: there is nothing to show
+	}
+	return f, fset
+})
+
+// builtinDoc returns what Go says of a predeclared name: the declaration, without a body, and its doc comment.
+func builtinDoc(name string) (decl, doc string) {
+	f, fset := builtinFile()
+	if f == nil {
+		return "", ""
+	}
+	doc, n := declDoc(f, func(id *ast.Ident) bool { return id.Name == name })
+	var b strings.Builder
+	if fn, ok := n.(*ast.FuncDecl); ok {
+		bare := *fn
+		bare.Doc = nil
+		if err := format.Node(&b, fset, &bare); err != nil {
+			return "", ""
+		}
+	}
+	return b.String(), strings.TrimSpace(doc)
 }
 
 func (s *Session) packageDoc(path string) string {

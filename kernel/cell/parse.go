@@ -48,6 +48,7 @@ type Chunk struct {
 	Kind       Kind
 	Start, End int    // byte range in the cell's source
 	Text       string // the source in that range
+	Doc        string // the text of the comment that ends on the line above
 	Semi       bool   // an explicit semicolon follows, which suppresses the result
 	N          int    // execution count of its cell
 	Line, Col  int    // 1-based place of Start in the cell
@@ -229,6 +230,11 @@ func split(src, body string, n int) ([]*Chunk, error) {
 			err := cand.parse(src)
 			if err == nil {
 				c = cand
+				before := 0
+				if i > 0 {
+					before = toks[i-1].end
+				}
+				c.Doc = docAbove(body[before:cand.Start], i > 0)
 				break
 			}
 			if firstErr == nil || header {
@@ -245,6 +251,31 @@ func split(src, body string, n int) ([]*Chunk, error) {
 		i = j
 	}
 	return chunks, nil
+}
+
+// docAbove returns the text of the // comments right above a declaration. gap is what stands between it and the token before it; its first line
+// is the rest of that token's line where there is one.
+func docAbove(gap string, token bool) string {
+	lines := strings.Split(gap, "\n")
+	if token {
+		lines = lines[1:]
+	}
+	if len(lines) == 0 || strings.TrimSpace(lines[len(lines)-1]) != "" {
+		return "" // the declaration does not begin its line
+	}
+	end := len(lines) - 1
+	start := end
+	for start > 0 && strings.HasPrefix(strings.TrimSpace(lines[start-1]), "//") {
+		start--
+	}
+	var doc []string
+	for _, l := range lines[start:end] {
+		text := strings.TrimPrefix(strings.TrimSpace(l), "//")
+		if !strings.HasPrefix(text, "go:") && !strings.HasPrefix(text, "gonb:") {
+			doc = append(doc, strings.TrimPrefix(text, " "))
+		}
+	}
+	return strings.Join(doc, "\n")
 }
 
 // headed says whether the statement starts, after labels, with a keyword whose header may hold semicolons.

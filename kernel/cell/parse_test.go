@@ -42,6 +42,27 @@ func TestParse(t *testing.T) {
 	}
 }
 
+func TestParseDoc(t *testing.T) {
+	for _, c := range []struct{ reason, code, want string }{
+		{"right above", "x := 1\n// F does it.\n//\n//go:noinline\n// And more.\nfunc F() {}", "F does it.\n\nAnd more."},
+		{"at the top", "// F does it.\nfunc F() {}", "F does it."},
+		{"an empty line between", "// Not of F.\n\nfunc F() {}", ""},
+		{"behind the line before", "x := 1 // one\nfunc F() {}", ""},
+		{"behind the line before, and above", "x := 1 // one\n// F does it.\nfunc F() {}", "F does it."},
+		{"on the same line", "x := 1; func F() {}", ""},
+		{"a block comment is left out", "/* one\n*/ func F() {}", ""},
+		{"text that looks like one", "s := `\n// no comment`\nfunc F() {}", ""},
+	} {
+		chunks, err := Parse(c.code, 1)
+		if err != nil {
+			t.Fatalf("%s: %v", c.reason, err)
+		}
+		if got := chunks[len(chunks)-1].Doc; got != c.want {
+			t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
+		}
+	}
+}
+
 func TestParsePlaces(t *testing.T) {
 	for _, c := range []struct {
 		code      string

@@ -41,8 +41,8 @@ func TestComplete(t *testing.T) {
 			} else if typ != "" && got.Types[i] != typ {
 				t.Errorf("%s: %s: got type %s, want %s", reason, name, got.Types[i], typ)
 			}
-			if i >= 0 && text[got.Start:got.End] != "" && !strings.HasPrefix(name, text[got.Start:got.End]) {
-				t.Errorf("%s: range %q is no start of %q", reason, text[got.Start:got.End], name)
+			if part := text[got.Start:got.End]; i >= 0 && part != "" && !strings.EqualFold(name[:1], part[:1]) {
+				t.Errorf("%s: range %q is no start of %q", reason, part, name)
 			}
 		}
 		for _, n := range not {
@@ -52,6 +52,21 @@ func TestComplete(t *testing.T) {
 		}
 	}
 	check("before any cell: a package", "strings.Has‸", []string{"HasPrefix/function", "HasSuffix"}, []string{"ToUpper"})
+	check("a package of two names, as goimports chooses it", "template.HTML‸", []string{"HTMLEscapeString"}, []string{"JSEscapeString"})
+	check("packages of the same name that no cell imports", "rand.‸", []string{"Perm", "NewPCG/function", "Prime"}, nil)
+	check("an imported package hides its namesakes", "import \"crypto/rand\"\nrand.‸", []string{"Prime"}, []string{"Perm", "NewPCG"})
+	check("an alias", "import str \"strings\"\nstr.Has‸", []string{"HasPrefix"}, nil)
+	check("a package of another module", "graph.ReduceM‸", []string{"ReduceMean", "ReduceMax"}, nil)
+	check("a package of this module", "plots.Tu‸", []string{"Turn"}, nil)
+	check("other case", "strings.toup‸", []string{"ToUpper"}, []string{"ToLower"})
+	check("strict matches stand alone", "strings.To‸", []string{"ToUpper", "ToTitle"}, []string{"TrimPrefix"})
+	check("characters in order", "strings.hpx‸", []string{"HasPrefix"}, []string{"HasSuffix"})
+	check("a short part is not searched for everywhere", "strings.zq‸", nil, []string{"Compare"})
+	check("a name of a package", "bufi‸", []string{"bufio/module"}, nil)
+	check("nothing in a comment", "x := 1 // strings.To‸", nil, []string{"ToUpper"})
+	check("a type in a declaration", "var b strings.Bui‸", []string{"Builder/class"}, nil)
+	check("a method value of a package's variable", "os.Stdout.WriteStr‸", []string{"WriteString"}, nil)
+	check("a result of a chain", "time.Now().UTC().Ye‸", []string{"Year", "YearDay"}, nil)
 	check("in an open call", "fmt.Println(strings.ToU‸", []string{"ToUpper"}, nil)
 	check("a keyword and a builtin", "ap‸", []string{"append/function"}, nil)
 	check("a keyword", "fo‸", []string{"for/keyword"}, nil)
@@ -69,6 +84,7 @@ func TestComplete(t *testing.T) {
 	}
 	check("fields and methods of a live value", "größe.‸", []string{"xPos/instance", "sum/function", "move"}, nil)
 	check("non-ASCII text on the line", "s := \"日本語\"; größe.x‸", []string{"xPos"}, []string{"yPos"})
+	check("a live field in other case", "größe.XP‸", []string{"xPos"}, nil)
 	check("a live name", "gre‸", []string{"greeting/instance"}, nil)
 	check("a live name with umlauts", "grö‸", []string{"größe"}, nil)
 	check("an element", "list[0].y‸", []string{"yPos"}, nil)
@@ -120,16 +136,22 @@ func TestInspect(t *testing.T) {
 		}
 	}
 	check("a function with its doc", "strings.ToUp‸per(\"a\")", 0, "func strings.ToUpper(s string) string", "upper case")
+	check("something built in", "app‸end(nil)", 0, "func append(slice []Type, elems ...Type) []Type", "appends elements to the end of a slice")
+	check("a type that is built in", "var e err‸or", 0, "type error interface", "conventional interface")
+	check("a field of another package", "c := http.Client{}\nc.Time‸out", 0, "Timeout", "time limit")
+	check("a method of an interface", "var r io.Reader; r.Re‸ad", 0, "Read(p []byte) (n int, err error)")
+	check("a constant", "http.StatusTeap‸ot", 0, "const http.StatusTeapot untyped int = 418", "RFC 9110")
 	check("inside of the arguments", "strings.Repeat(\"a\", ‸", 0, "func strings.Repeat(s string, count int) string")
 	check("with its source", "strings.Repeat‸", 1, "panic(")
 	check("a package", "strin‸gs.ToUpper(\"\")", 0, "package strings", "UTF-8")
 	check("nothing", "   ‸", 0)
 	check("an unknown name", "nosuch‸", 0)
 	check("a method of another module", "exec := (*graph.Node).Ra‸nk", 0, "Rank")
-	if _, err := e.Eval(context.Background(), Cell{Code: "// Doc.\nfunc wörter(s string) []string { return strings.Fields(s) }\ncount := 3", N: 7}, &recorder{}); err != nil {
+	if _, err := e.Eval(context.Background(), Cell{Code: "x := 1 // no doc\n// wörter splits a text.\n//\n// At blanks.\nfunc wörter(s string) []string { return strings.Fields(s) }\ncount := 3\n// point is a place.\ntype point struct {\n\tlen int // from the origin\n}\np := point{}", N: 7}, &recorder{}); err != nil {
 		t.Fatal(err)
 	}
-	check("a live function", "ü := \"ü\"; wört‸er(\"a b\")", 0, "func wörter(s string) []string", "Cell [7]")
+	check("a live function", "ü := \"ü\"; wört‸er(\"a b\")", 0, "func wörter(s string) []string", "Cell [7]", "wörter splits a text.\n\nAt blanks.")
+	check("a live type", "poi‸nt{}", 0, "type point struct", "point is a place.", "Cell [7]")
 	check("a live function's source", "wörter‸", 1, "strings.Fields(s)")
 	check("a live variable", "count‸", 0, "var count int")
 }
