@@ -347,8 +347,8 @@ func (m *killingMethod) Play(ctx context.Context, episodes []*rollout.Episode) e
 
 type killingModel struct {
 	grpo.Model
-	at             string
-	updates, calls int
+	at      string
+	updates int
 }
 
 func (m *killingModel) Backward(ctx context.Context, gradients [][]float32) error {
@@ -466,7 +466,9 @@ func outcome(t *testing.T, dir string) map[string]string {
 // TestKillAndResume: a run that is killed at any point and goes on comes to the same bits as one that is not.
 func TestKillAndResume(t *testing.T) {
 	devices := []string{device.Go}
-	if d, err := device.Open(device.XLACPU); err != nil {
+	if raced || testing.Short() {
+		t.Log("XLA is not tested: this is a short or a raced test")
+	} else if d, err := device.Open(device.XLACPU); err != nil {
 		t.Logf("XLA is not tested: %v", err)
 	} else {
 		d.Close()
@@ -480,19 +482,19 @@ func TestKillAndResume(t *testing.T) {
 		dir := t.TempDir()
 		path := armtest.Write(t, dir, func(shared, soar, _ map[string]any) {
 			shared["device"] = on
-			soar["steps"], soar["group"] = 3, 4
+			soar["steps"], soar["group"] = 2, 4
 		})
 		c, whole := config(t, path, "soar"), filepath.Join(dir, "whole")
 		r, err := arm.Run(t.Context(), c, whole, arm.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Updates < 2 {
+		if r.Updates != 2 {
 			t.Fatalf("%d updates: too few to be killed in", r.Updates)
 		}
 		want := outcome(t, whole)
 		at := killings
-		if on == device.XLACPU || testing.Short() {
+		if on == device.XLACPU || raced || testing.Short() {
 			at = []string{"parameters"}
 		}
 		for _, at := range at {

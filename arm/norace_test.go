@@ -1,0 +1,5 @@
+//go:build !race
+
+package arm_test
+
+const raced = false
