@@ -201,8 +201,11 @@ func fail(ctx context.Context, r *runs.Run, c Config, a *Arm, started time.Time,
 		err = &Failure{BudgetExceeded, err}
 	}
 	var f *Failure
-	if ctx.Err() != nil || !errors.As(err, &f) {
+	if !errors.As(err, &f) {
 		return err
+	}
+	if ctx.Err() != nil { // whatever it looks like, it comes of the interrupt
+		return fmt.Errorf("%w (%v)", ctx.Err(), err) //nolint:errorlint // a Failure that is none must not be found in it
 	}
 	receipt, receiptErr := c.receipt(ctx, a, started, o.Resume)
 	if receiptErr != nil {
