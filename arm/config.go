@@ -12,6 +12,7 @@ import (
 
 	"github.com/soarbook/soarbook/grpo"
 	"github.com/soarbook/soarbook/policy/checkpoint"
+	"github.com/soarbook/soarbook/retrieval"
 	"github.com/soarbook/soarbook/rollout"
 	"github.com/soarbook/soarbook/runs"
 	"github.com/soarbook/soarbook/searchr1"
@@ -336,6 +337,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%strain_path, validation_path: got %q and %q, want JSONL files of questions, or %q", method, r.TrainPath, r.ValidationPath, Gostd)
 	case r.CorpusPath == "":
 		return fmt.Errorf("%scorpus_path: got \"\", want a JSONL file of passages, an index, or %q", method, Gostd)
+	case r.TopK > retrieval.MaxK:
+		return fmt.Errorf("%stop_k: got %d, want at most %d", method, r.TopK, retrieval.MaxK)
 	case r.Verifier != Verifier:
 		return fmt.Errorf("%sverifier: got %q, want %q", method, r.Verifier, Verifier)
 	case !(s.Temperature > 0):
@@ -366,7 +369,7 @@ func (c Config) Validate() error {
 			err = c.searchR1(temperature).Validate()
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("shared, methods.%s: %w", c.Method, err)
 		}
 	}
 	return nil

@@ -147,3 +147,16 @@ func FuzzConfig(f *testing.F) {
 		}
 	})
 }
+
+// TestDefaultExperiment: the config that comes with soarbook is one, for both methods and variants.
+func TestDefaultExperiment(t *testing.T) {
+	for _, call := range []arm.Call{{Method: "soar"}, {Method: "soar", Variant: "without-source-reward"}, {Method: "searchr1"}} {
+		c, err := arm.ReadConfig("../notebooks/experiment.json", call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Recipe.Steps != 60 || c.Recipe.Group != 8 || c.Recipe.ValidationExamples < 200 {
+			t.Errorf("%+v", c.Recipe)
+		}
+	}
+}

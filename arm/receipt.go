@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/soarbook/soarbook/data/asset"
+	"github.com/soarbook/soarbook/policy/device"
 	"github.com/soarbook/soarbook/runs"
 )
 
@@ -90,7 +91,7 @@ func (c Config) receipt(ctx context.Context, a *Arm, started time.Time, resumed 
 	r.Inputs, r.InputHash = &a.Inputs.Receipt, a.State.Inputs
 	d := a.Policy.Device()
 	r.Machine = &MachineReceipt{Device: d.Name, Backend: d.Backend.Description(), Reason: d.Reason, OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU()}
-	if strings.HasPrefix(d.Name, "xla") {
+	if d.Name == device.XLACPU {
 		dir, err := asset.Dir()
 		if err != nil {
 			return nil, err

@@ -193,13 +193,15 @@ func (r *Run) append(name string, b []byte) error {
 	return nil
 }
 
-// Trace appends one record to trace.jsonl.
+// Trace appends one record to trace.jsonl, in which tags stand as they are.
 func (r *Run) Trace(record any) error {
-	b, err := json.Marshal(record)
-	if err != nil {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(record); err != nil {
 		return fmt.Errorf("run %s: trace: %w", r.dir, err)
 	}
-	return r.append(TraceFile, append(b, '\n'))
+	return r.append(TraceFile, b.Bytes())
 }
 
 // Timing appends a step's seconds and rates to timing.jsonl. They are kept apart from the metrics, which are the same in every run of

@@ -102,6 +102,10 @@ The config is JSON; paths in it are relative to its folder. An unknown key, a mi
            optional: top_k, observation_limit, token_budget, and searchr1's on_invalid and format_weight
 "gostd" is the built-in knowledge base as corpus_path, train_path, validation_path and split_manifest.
 
+result.json says diagnostic_only where fewer than 100 validation questions were asked, or the retriever failed in an evaluation, and
+formal_comparison where that is not so and the SHA-256 of every file of the model, of both question files and of the corpus is
+vouched for by a manifest; why_not_formal lists what is missing.
+
 A student folder may hold a manifest of hashes, SHA256SUMS (as sha256sum writes it) or manifest.json ({"files": {NAME: {"sha256"}}});
 then its files must be those.`,
 		Example: `  soarbook train --method soar --config notebooks/experiment.json --variant without-source-reward --seed 43 --output runs/control-43`,
