@@ -62,7 +62,8 @@ type ArmResult struct {
 	Skipped Spread            `json:"skipped"` // groups without an update
 }
 
-// Difference is how much more one arm changed than another, over the seeds that both have.
+// Difference is how much more one arm changed than another, over the seeds that both have. The reward is not in it: each arm has one of
+// its own, and the two are not of one scale.
 type Difference struct {
 	Of    string            `json:"of"`
 	Less  string            `json:"less"`
@@ -218,7 +219,7 @@ func difference(a, b ArmResult) (Difference, bool) {
 		}
 		d.Seeds = append(d.Seeds, x.Seed)
 		for key, v := range x.Change {
-			if w, ok := b.Runs[i].Change[key]; ok {
+			if w, ok := b.Runs[i].Change[key]; ok && key != "reward" {
 				values[key] = append(values[key], v-w)
 			}
 		}
