@@ -21,13 +21,14 @@ const (
 	addressOpened = "#comm_open_ack"
 	addressPing   = "#heartbeat/ping"
 	addressPong   = "#heartbeat/pong"
-	addressRan    = "#soarbook/ran" // ours: a script that was shown has run; the value is its mark
+	addressHeard  = "#soarbook/heard" // ours: the browser hears what is sent on the comm
+	addressRan    = "#soarbook/ran"   // ours: a script that was shown has run; the value is its mark
 )
 
 const (
-	openTimeout = 3 * time.Second        // for the browser to open the comm, after it got the script
+	openTimeout = 5 * time.Second        // for the browser to open the comm, after it got the script
 	pingTimeout = 500 * time.Millisecond // for the browser to answer, before the script is sent again
-	runTimeout  = 3 * time.Second        // for the browser to run a script that was shown, before its output is replaced
+	runTimeout  = 10 * time.Second       // for the browser to run a script that was shown, before its output is replaced
 	pingAfter   = time.Second            // the browser was heard of so lately that it need not be asked
 )
 
@@ -44,7 +45,8 @@ type comm struct {
 
 	mu       sync.Mutex
 	id       string        // of the comm that the browser opened; empty for none
-	opened   chan struct{} // closed when the browser opens it
+	heard    bool          // the browser hears what is sent on it
+	opened   chan struct{} // closed when it does
 	lastSeen time.Time
 	script   string  // display id of the script, while it waits for the browser
 	failed   *output // the cell in which the browser did not answer: it is not asked again there
@@ -68,7 +70,7 @@ type script struct {
 func (c *comm) markScript(displayID, html string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.id == "" || !strings.Contains(html, "<script") {
+	if !c.heard || !strings.Contains(html, "<script") {
 		return html
 	}
 	s := &script{mark: rand.Text(), ran: make(chan struct{})}
@@ -173,6 +175,8 @@ func (c *comm) handle(r *wire.Request) error {
 	switch {
 	case data.Address == addressPong:
 		wakeUp(c.pong)
+	case data.Address == addressHeard:
+		return c.hear(r)
 	case data.Address == addressRan:
 		c.scriptRan(data.Value)
 	case data.Address == addressPing:
@@ -186,7 +190,7 @@ func (c *comm) handle(r *wire.Request) error {
 
 // reset forgets the connection. c.mu is held.
 func (c *comm) reset() {
-	c.id = ""
+	c.id, c.heard = "", false
 	select {
 	case <-c.opened:
 		c.opened = make(chan struct{})
@@ -194,21 +198,34 @@ func (c *comm) reset() {
 	}
 }
 
+// open notes the comm that the browser opened, and acknowledges it. The browser asks again until it hears something: Jupyter's server may not
+// pass on yet what is published. Nothing else is sent before it says so.
 func (c *comm) open(r *wire.Request, id string) error {
 	c.mu.Lock()
-	old, script := c.id, c.script
+	old := c.id
 	c.reset()
-	c.id, c.lastSeen, c.script, c.failed = id, time.Now(), "", nil
-	close(c.opened)
+	c.id, c.lastSeen = id, time.Now()
 	c.mu.Unlock()
 	var errs []error
 	if old != "" {
 		errs = append(errs, r.Publish("comm_close", map[string]any{"comm_id": old, "data": map[string]any{}}))
 	}
-	if script != "" {
-		errs = append(errs, erase(r, script))
-	}
 	return errors.Join(append(errs, c.send(r, addressOpened, map[string]any{"value": true}))...)
+}
+
+// hear notes that the browser hears what is sent on the comm.
+func (c *comm) hear(r *wire.Request) error {
+	c.mu.Lock()
+	script, again := c.script, c.heard
+	if !again {
+		c.heard, c.script, c.failed = true, "", nil
+		close(c.opened)
+	}
+	c.mu.Unlock()
+	if again || script == "" {
+		return nil
+	}
+	return erase(r, script)
 }
 
 // erase empties the output that held the script: it shall not be saved with the notebook.
@@ -252,8 +269,8 @@ func (c *comm) install(o *output) error {
 	c.installs.Lock()
 	defer c.installs.Unlock()
 	c.mu.Lock()
-	alive := c.id != "" && time.Since(c.lastSeen) <= pingAfter
-	known, failed := c.id != "", c.failed == o
+	alive := c.heard && time.Since(c.lastSeen) <= pingAfter
+	known, failed := c.heard, c.failed == o
 	c.mu.Unlock()
 	if alive {
 		return nil

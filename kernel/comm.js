@@ -28,8 +28,9 @@
   const subscribers = new Map(); // address -> Map(id -> callback)
   const addresses = new Map(); // subscription id -> address
   const variables = new Map(); // address -> synced variable
-  let waiting = []; // messages until the kernel has acknowledged the comm
+  let waiting = []; // messages until the kernel is known to be heard
   let open = false;
+  let knock = 0; // timer that asks until then
   let count = 0;
 
   function message(type, content) {
@@ -110,12 +111,18 @@
       if (globalThis.gonb_comm === comm) {
         delete globalThis.gonb_comm;
       }
+      clearInterval(knock);
       socket.close();
     },
   };
   globalThis.gonb_comm = comm;
 
-  socket.onopen = () => socket.send(message("comm_open", { comm_id: commId, target_name: "gonb_comm", kernel_id: kernelId, data: {} }));
+  socket.onopen = () => {
+    socket.send(message("comm_open", { comm_id: commId, target_name: "gonb_comm", kernel_id: kernelId, data: {} }));
+    // Jupyter's server may still be connecting to what the kernel publishes when the kernel acknowledges the comm, and while a cell runs it
+    // does not wait for that: the acknowledgement is lost then. So ask until something is heard.
+    knock = setInterval(() => socket.send(message("comm_msg", { comm_id: commId, data: { address: "#heartbeat/ping", value: true } })), 300);
+  };
   socket.onerror = () => console.error("soarbook: the connection for widgets failed");
   socket.onclose = () => comm.close();
   socket.onmessage = (event) => {
@@ -135,11 +142,17 @@
       return;
     }
     const { address, value, read_request: read } = msg.content.data || {};
-    if (address === "#comm_open_ack") {
+    if (!open) {
       open = true;
+      clearInterval(knock);
+      post({ address: "#soarbook/heard", value: true });
       waiting.forEach((text) => socket.send(text));
       waiting = [];
-    } else if (address === "#heartbeat/ping") {
+    }
+    if (address === "#comm_open_ack" || address === "#heartbeat/pong") {
+      return; // that it came is all that it says
+    }
+    if (address === "#heartbeat/ping") {
       comm.send("#heartbeat/pong", true);
     } else if (read) {
       comm.send(address, variables.get(address)?.get() ?? null);

@@ -74,13 +74,22 @@ func TestComms(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"erased true", "map[address:#comm_open_ack value:true]", "map[address:/label value:hello]", "map[address:/list read_request:true]"} {
+	msg := func(address string, value any) {
+		k.Send("shell", "comm_msg", map[string]any{"comm_id": "c1", "data": map[string]any{"address": address, "value": value}})
+	}
+	// A browser that missed the acknowledgement asks, and gets nothing else before it says that it hears.
+	msg("#heartbeat/ping", true)
+	for _, want := range []string{"map[address:#comm_open_ack value:true]", "map[address:#heartbeat/pong value:true]"} {
 		if got := next(); got != want {
 			t.Fatalf("the browser gets %s, want %s", got, want)
 		}
 	}
-	msg := func(address string, value any) {
-		k.Send("shell", "comm_msg", map[string]any{"comm_id": "c1", "data": map[string]any{"address": address, "value": value}})
+	msg("#soarbook/heard", true)
+	msg("#soarbook/heard", true) // once more does no harm
+	for _, want := range []string{"erased true", "map[address:/label value:hello]", "map[address:/list read_request:true]"} {
+		if got := next(); got != want {
+			t.Fatalf("the browser gets %s, want %s", got, want)
+		}
 	}
 	msg("/slider", 3)
 	msg("/other", "nobody wants it")
