@@ -268,6 +268,8 @@ func TestDownload(t *testing.T) {
 			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
 				t.Errorf("%s: got error %v, want %q; progress:\n%s", tc.reason, err, tc.wantErr, progress)
 			}
+			mu.Lock() // a handler that was cut off may still run
+			defer mu.Unlock()
 			if diff := cmp.Diff(tc.wantRanges, ranges); diff != "" {
 				t.Errorf("%s: ranges asked for (-want +got):\n%s", tc.reason, diff)
 			}
