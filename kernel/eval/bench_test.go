@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -66,4 +67,50 @@ func BenchmarkXLA(b *testing.B) {
 	benchCell(b, "import _ \"github.com/gomlx/go-xla/compute/xla\"\nbackend, err := compute.NewWithConfig(\"xla:cpu\")\nif err != nil { panic(err) }", func(i int) string {
 		return fmt.Sprintf("import . \"github.com/gomlx/gomlx/core/graph\"\nimport _ \"github.com/gomlx/go-xla/compute/xla\"\nsum, err := NewExec(backend, func(x *Node) *Node { return AddScalar(ReduceAllSum(x), %d) })\nif err != nil { panic(err) }\nout, err := sum.Call([]float32{1, 2})\nif err != nil { panic(err) }\nfmt.Println(out[0])", i)
 	})
+}
+
+// BenchmarkComplete asks for completions as a person does: the first one of a session, which includes the start of the evaluator over a base that is
+// there, and then others, of which some look at a package that no cell has used yet.
+func BenchmarkComplete(b *testing.B) {
+	newEvaluator(b, nil) // builds the base where there is none
+	begun := time.Now()
+	e := newEvaluator(b, nil)
+	ask := func(code string) int {
+		got, err := e.Complete(context.Background(), code, len(code))
+		if err != nil {
+			b.Fatal(err)
+		}
+		return len(got.Matches)
+	}
+	ask("strings.Has")
+	first := time.Since(begun)
+	begun = time.Now()
+	ask("graph.ReduceM") // reads the export data of GoMLX
+	gomlx := time.Since(begun)
+	mustRun(b, e, 1, "type point struct{ x, y int }\ngröße := point{1, 2}")
+	codes := []string{"strings.Has", "größe.", "rand.", "graph.ReduceM", "for i := range 3 {\n\tfmt.Pri", "http.Client{}.", "gr"}
+	for _, c := range codes {
+		ask(c)
+	}
+	i := 0
+	for b.Loop() {
+		if ask(codes[i%len(codes)]) == 0 {
+			b.Fatalf("%q: nothing", codes[i%len(codes)])
+		}
+		i++
+	}
+	b.ReportMetric(float64(first.Microseconds())/1e3, "first-ms")
+	b.ReportMetric(float64(gomlx.Microseconds())/1e3, "first-gomlx-ms")
+}
+
+// BenchmarkInspect asks for documentation, which is read from the sources.
+func BenchmarkInspect(b *testing.B) {
+	e := newEvaluator(b, nil)
+	for b.Loop() {
+		for _, code := range []string{"strings.Repeat", "http.Client", "append"} {
+			if got, err := e.Inspect(context.Background(), code, len(code), 0); err != nil || got.Data == nil {
+				b.Fatalf("%q: %v, %v", code, got, err)
+			}
+		}
+	}
 }

@@ -179,6 +179,63 @@ func TestHostileCells(t *testing.T) {
 	p.ok(t, "x := 5\nx", "", "5")
 	p.fails(t, strings.Repeat("(", 1_000_000), "CompileError")
 	p.ok(t, "x", "", "5")
+	// More memory than there is, at once: Go gives up without the machine noticing.
+	p.fails(t, "n := 1 << 46\nb := make([]byte, n)\nlen(b)", "FatalError", "Cell [", "line 2", "out of memory", "Lost: x")
+	p.ok(t, "x := 6\nx", "", "6")
+	p.ok(t, "bad := \"\xff\xfe\"\nlen(bad)", "", "6") // a cell that is no UTF-8: JSON makes U+FFFD of each
+	p.ok(t, "x", "", "6")
+}
+
+// A real kernel drops what is not for it, says so in its log, runs nothing of it, and answers what is signed as before.
+func TestHostileMessages(t *testing.T) {
+	p := begin(t, ".")
+	p.ok(t, "x := 3", "", "")
+	logSize := func() int64 {
+		fi, err := os.Stat(p.log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fi.Size()
+	}
+	// Frames: delimiter, signature, header, parent header, metadata, content.
+	good := func(code string) [][]byte {
+		return p.Frames("execute_request", wiretest.ID(), nil, map[string]any{"code": code})
+	}
+	for _, c := range []struct {
+		reason string
+		change func(f [][]byte) [][]byte
+	}{
+		{"no signature", func(f [][]byte) [][]byte { f[1] = nil; return f }},
+		{"another signature", func(f [][]byte) [][]byte { f[1] = []byte(strings.Repeat("0a", 32)); return f }},
+		{"a changed cell", func(f [][]byte) [][]byte { f[5] = []byte(`{"code":"os.Exit(9)"}`); return f }},
+		{"no content", func(f [][]byte) [][]byte { return f[:5] }},
+		{"no delimiter", func(f [][]byte) [][]byte { return f[1:] }},
+		{"one empty frame", func([][]byte) [][]byte { return [][]byte{{}} }},
+		{"binary", func(f [][]byte) [][]byte { f[2] = []byte{0xff, 0, 0xfe}; return f }},
+		{"a megabyte of nothing", func(f [][]byte) [][]byte { f[5] = make([]byte, 1<<20); return f }},
+	} {
+		before := logSize()
+		p.SendFrames("shell", c.change(good("x++")))
+		for end := time.Now().Add(5 * time.Second); logSize() == before; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Errorf("%s: nothing stands in the log", c.reason)
+				break
+			}
+		}
+	}
+	key := p.Key
+	p.Key = []byte("wrong key")
+	p.SendFrames("shell", good("x++"))
+	p.Key = key
+	twice, before := good("x += 10"), logSize()
+	p.SendFrames("shell", twice)
+	if m := p.Next("shell"); m.Type != "execute_reply" || m.Str("status") != "ok" {
+		t.Errorf("a good message: %s %v", m.Type, m.Content)
+	}
+	p.SendFrames("shell", twice) // one that came before
+	for end := time.Now().Add(5 * time.Second); logSize() == before && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	}
+	p.ok(t, "x", "", "13")
 }
 
 func lines(n int) string {
