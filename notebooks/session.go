@@ -256,3 +256,10 @@ func Must[T any](v T, err error) T {
 	}
 	return v
 }
+
+// Check panics with an error, if there is one; see [Must].
+func Check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

@@ -92,10 +92,20 @@ func TestDemonstrations(t *testing.T) {
 	}
 }
 
+func TestCheck(t *testing.T) {
+	defer func() {
+		if r := recover(); r == nil || !strings.Contains(r.(error).Error(), "why") {
+			t.Errorf("panicked with %v", r)
+		}
+	}()
+	Check(errors.New("why"))
+}
+
 func TestMust(t *testing.T) {
 	if Must(3, nil) != 3 {
 		t.Error("the value is lost")
 	}
+	Check(nil)
 	defer func() {
 		if r := recover(); r == nil || !strings.Contains(r.(error).Error(), "why") {
 			t.Errorf("panicked with %v", r)
