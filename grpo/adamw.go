@@ -3,8 +3,9 @@ package grpo
 import (
 	"fmt"
 	"math"
-
-	. "github.com/gomlx/gomlx/core/graph"
+	"runtime"
+	"sync"
+	"sync/atomic"
 )
 
 // OptimizerConfig is AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) as PyTorch has it, behind a clip of the global norm.
@@ -51,52 +52,66 @@ func (c OptimizerConfig) Rate(step int) float64 {
 	return c.LearningRate * float64(step) / float64(c.WarmupSteps)
 }
 
-// coefficients returns what of the step's number enters the update, float32 [3]: rate, 1 − β1^step, 1 − β2^step. They are computed in
-// float64 on the host: in float32, 1 − 0.999 is off by 5e-5 of itself.
-func (c OptimizerConfig) coefficients(step int) []float32 {
-	return []float32{
-		float32(c.Rate(step)),
-		float32(1 - math.Pow(c.Beta1, float64(step))),
-		float32(1 - math.Pow(c.Beta2, float64(step))),
-	}
-}
+// optimizerBlock is how many parameters one goroutine takes at a time. It also fixes the order in which squares are summed, so that a
+// step does not depend on the number of processors.
+const optimizerBlock = 16384
 
-// globalNorm returns the L2 norm over all gradients, a float32 scalar.
-func globalNorm(grads []*Node) *Node {
-	var sum *Node
-	for _, g := range grads {
-		s := ReduceAllSum(ReduceSum(Mul(g, g), -1)) // in two steps: float32 loses digits over long sums
-		if sum == nil {
-			sum = s
-		} else {
-			sum = Add(sum, s)
+// apply makes step number on arrays of one length and leaves them as they are; norm is the gradient's before the clip. It runs on the
+// host, so that a step is the same wherever the model computes. Arrays and arithmetic are float32 as in PyTorch; what does not depend on
+// the parameter is computed in float64 (in float32, 1 − 0.999 is off by 5e-5 of itself), and so are the sums of squares.
+func (c OptimizerConfig) apply(parameters, gradients, m, v []float32, number int) (next, newM, newV []float32, norm float64, err error) {
+	n := len(parameters)
+	if len(gradients) != n {
+		return nil, nil, nil, 0, fmt.Errorf("%d gradients for %d parameters", len(gradients), n)
+	}
+	squares := make([]float64, (n+optimizerBlock-1)/optimizerBlock)
+	inBlocks(n, func(block, begin, end int) {
+		for _, g := range gradients[begin:end] {
+			squares[block] += float64(g) * float64(g)
 		}
+	})
+	for _, s := range squares {
+		norm += s
 	}
-	return Sqrt(sum)
+	norm = math.Sqrt(norm)
+	scale := float32(1)
+	if c.MaxGradNorm > 0 {
+		scale = float32(min(1, c.MaxGradNorm/(norm+1e-6))) // torch.nn.utils.clip_grad_norm_: the 1e-6 is its
+	}
+	var (
+		beta1, rest1 = float32(c.Beta1), float32(1 - c.Beta1)
+		beta2, rest2 = float32(c.Beta2), float32(1 - c.Beta2)
+		decay        = float32(c.Rate(number) * c.WeightDecay)
+		rate         = float32(c.Rate(number) / (1 - math.Pow(c.Beta1, float64(number)))) // with m's correction in it
+		root         = float32(math.Sqrt(1 - math.Pow(c.Beta2, float64(number))))
+		eps          = float32(c.Eps)
+	)
+	next, newM, newV = make([]float32, n), make([]float32, n), make([]float32, n)
+	inBlocks(n, func(_, begin, end int) {
+		for i := begin; i < end; i++ {
+			// A conversion rounds a product before it is added: without one, some processors would fuse the two.
+			g := gradients[i] * scale
+			mi := float32(m[i]*beta1) + float32(g*rest1)
+			vi := float32(v[i]*beta2) + float32(float32(g*g)*rest2)
+			p := parameters[i] - float32(parameters[i]*decay)
+			denominator := float32(math.Sqrt(float64(vi)))/root + eps
+			newM[i], newV[i], next[i] = mi, vi, p-float32(rate*(mi/denominator))
+		}
+	})
+	return next, newM, newV, norm, nil
 }
 
-// adamW builds one step.
-//   - params, grads, m, v: float32, one for each trainable array, shapes equal by index.
-//   - coefficients: float32 [3] from [OptimizerConfig.coefficients].
-//
-// It returns the new params, m and v, and the gradient's global norm before the clip.
-func adamW(params, grads, m, v []*Node, coefficients *Node, c OptimizerConfig) (newParams, newM, newV []*Node, norm *Node) {
-	at := func(i int) *Node { return Reshape(Slice(coefficients, AxisRange(i, i+1))) }
-	rate, correction1, correction2 := at(0), at(1), at(2)
-	norm = globalNorm(grads)
-	scale := ScalarOne(norm.Graph(), norm.DType())
-	if c.MaxGradNorm > 0 {
-		// torch.nn.utils.clip_grad_norm_: the 1e-6 is its.
-		scale = Min(scale, Div(Scalar(norm.Graph(), norm.DType(), c.MaxGradNorm), AddScalar(norm, 1e-6)))
+// inBlocks calls do for each block of n elements, on all processors.
+func inBlocks(n int, do func(block, begin, end int)) {
+	blocks := (n + optimizerBlock - 1) / optimizerBlock
+	var taken atomic.Int64
+	var wg sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), blocks) {
+		wg.Go(func() {
+			for block := int(taken.Add(1)) - 1; block < blocks; block = int(taken.Add(1)) - 1 {
+				do(block, block*optimizerBlock, min(n, (block+1)*optimizerBlock))
+			}
+		})
 	}
-	for i, p := range params {
-		g := Mul(grads[i], scale)
-		mi := Add(MulScalar(m[i], c.Beta1), MulScalar(g, 1-c.Beta1))
-		vi := Add(MulScalar(v[i], c.Beta2), MulScalar(Mul(g, g), 1-c.Beta2))
-		p = Sub(p, Mul(p, MulScalar(rate, c.WeightDecay)))
-		denominator := AddScalar(Div(Sqrt(vi), Sqrt(correction2)), c.Eps)
-		p = Sub(p, Mul(Div(rate, correction1), Div(mi, denominator)))
-		newParams, newM, newV = append(newParams, p), append(newM, mi), append(newV, vi)
-	}
-	return newParams, newM, newV, norm
+	wg.Wait()
 }

@@ -363,38 +363,3 @@ func microBatches(batch []Example, rows []int, limit int) [][]int {
 	}
 	return all
 }
-
-// optimizerWidth is the row length in which parameters enter adamW: sums of squares over rows, then over rows' sums, keep float32's
-// precision.
-const optimizerWidth = 1024
-
-// apply runs adamW on the host's backend, so that a step is the same wherever the model computes. All arrays have the parameters'
-// length; norm is the gradient's before the clip.
-func (c OptimizerConfig) apply(parameters, gradients, m, v []float32, number int) (next, newM, newV []float32, norm float64, err error) {
-	n := len(parameters)
-	if len(gradients) != n {
-		return nil, nil, nil, 0, fmt.Errorf("%d gradients for %d parameters", len(gradients), n)
-	}
-	rows := (n + optimizerWidth - 1) / optimizerWidth
-	pad := func(x []float32) []float32 { // 0 stays 0
-		return append(slices.Clone(x), make([]float32, rows*optimizerWidth-n)...)
-	}
-	out, err := graph.CallOnceN(gobackend.GetBackend(), func(in []*graph.Node) []*graph.Node {
-		for i := range 4 {
-			in[i] = graph.Reshape(in[i], rows, optimizerWidth)
-		}
-		p, m, v, norm := adamW(in[:1], in[1:2], in[2:3], in[3:4], in[4], c)
-		return []*graph.Node{graph.Reshape(p[0], -1), graph.Reshape(m[0], -1), graph.Reshape(v[0], -1), norm}
-	}, pad(parameters), pad(gradients), pad(m), pad(v), c.coefficients(number))
-	if err != nil {
-		return nil, nil, nil, 0, err
-	}
-	next, newM, newV = out[0].Value().([]float32)[:n], out[1].Value().([]float32)[:n], out[2].Value().([]float32)[:n]
-	norm = float64(out[3].Value().(float32))
-	for _, x := range out {
-		if err := x.FinalizeAll(); err != nil {
-			return nil, nil, nil, 0, err
-		}
-	}
-	return next, newM, newV, norm, nil
-}
