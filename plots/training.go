@@ -81,20 +81,23 @@ func ReadRun(dir, arm string, seed uint64) (Run, error) {
 	return Run{Arm: arm, Seed: seed, Metrics: metrics}, nil
 }
 
-// metricOrder is the order of panels: the first word that a metric's name holds. Others follow by name.
-var metricOrder = []string{"reward", "answer", "em", "format", "match", "kl", "grad_norm", "clip", "ratio", "entropy", "length", "tokens", "turns", "skip", "loss", "learning_rate"}
+// metricOrder is the order of panels by the first of these that a part of the metric's name begins with. Others follow by name, those
+// of area perf among them.
+var metricOrder = []string{"reward", "answer", "em", "format", "match", "kl", "grad", "clip", "ratio", "entropy", "length", "tokens", "turns", "skip", "loss", "learning"}
 
 func metricRank(name string) int {
-	_, base, ok := strings.Cut(name, "/")
+	area, base, ok := strings.Cut(name, "/")
 	if !ok {
 		base = name
 	}
-	if strings.HasPrefix(name, "perf/") {
+	if ok && area == "perf" {
 		return len(metricOrder)
 	}
 	for i, word := range metricOrder {
-		if base == word || strings.HasPrefix(base, word+"_") || strings.HasSuffix(base, "_"+word) || strings.Contains(base, "_"+word+"_") {
-			return i
+		for part := range strings.SplitSeq(base, "_") {
+			if strings.HasPrefix(part, word) {
+				return i
+			}
 		}
 	}
 	return len(metricOrder)

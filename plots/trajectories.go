@@ -48,7 +48,7 @@ func (e entryView) Summary() string {
 	if e.Advantage != nil {
 		parts = append(parts, "advantage "+signed(*e.Advantage, 3))
 	}
-	parts = append(parts, e.Question+" "+answer, e.End, fmt.Sprintf("%d turns", len(e.Turns)), fmt.Sprintf("%d searches", e.Searches), fmt.Sprintf("%d tokens", e.Tokens))
+	parts = append(parts, e.Question+" "+answer, e.End, fmt.Sprintf("turns %d", len(e.Turns)), fmt.Sprintf("searches %d", e.Searches), fmt.Sprintf("tokens %d", e.Tokens))
 	return strings.Join(parts, " · ")
 }
 

@@ -10,7 +10,7 @@
   function summary(e) {
     var parts = [e.n + '. reward ' + number(e.r)];
     if (e.v !== null) parts.push('advantage ' + (e.v >= 0 ? '+' : '') + e.v.toFixed(3));
-    parts.push(e.q + ' ' + (e.a === null ? 'no answer' : '\u2192 ' + e.a), e.e, e.u.length + ' turns', e.s + ' searches', e.t + ' tokens');
+    parts.push(e.q + ' ' + (e.a === null ? 'no answer' : '\u2192 ' + e.a), e.e, 'turns ' + e.u.length, 'searches ' + e.s, 'tokens ' + e.t);
     return parts.join(' \u00b7 ');
   }
   function fill(details, e) {
