@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/soarbook/soarbook/data"
 	"github.com/soarbook/soarbook/data/asset"
@@ -19,7 +20,7 @@ import (
 )
 
 // format changes whenever the same sources would give other files.
-const format = 1
+const format = 2
 
 // ManifestID names this data set and the way in which it is derived.
 const ManifestID = "go-std#derived-doc-attribute-QA-v1"
@@ -27,6 +28,7 @@ const ManifestID = "go-std#derived-doc-attribute-QA-v1"
 // The files of a knowledge base, below its folder.
 const (
 	PassagesFile   = "kb/passages.jsonl"
+	SynopsesFile   = "kb/synopses.jsonl" // the same passages, of a description its first sentence alone
 	RecordsFile    = "kb/records.jsonl"
 	TrainFile      = "train.jsonl"
 	ValidationFile = "validation.jsonl"
@@ -75,11 +77,13 @@ func buildFrom(ctx context.Context, toolchain Toolchain, output string, logger *
 			Counts: counts, LeftOut: left, Files: manifest.Files{},
 		}
 		passages := make([]data.Passage, len(records))
+		synopses := make([]data.Passage, len(records))
 		for i, record := range records {
-			passages[i] = record.Passage()
+			passages[i], synopses[i] = record.Passage(), record.ShortPassage()
 		}
 		for _, step := range []func() error{
 			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, PassagesFile, passages) },
+			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, SynopsesFile, synopses) },
 			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, RecordsFile, records) },
 			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, TrainFile, splits.Train) },
 			func() error { return manifest.WriteJSONL(kb.Manifest.Files, dir, ValidationFile, splits.Validation) },
@@ -104,6 +108,12 @@ func (r Record) Passage() data.Passage {
 	return data.Passage{ID: r.UID, Title: r.UID, Text: r.URL + "\n" + r.Description, URL: r.URL}
 }
 
+// ShortPassage is the passage with the first sentence of the description in place of all of it: what a policy of a short context
+// reads.
+func (r Record) ShortPassage() data.Passage {
+	return data.Passage{ID: r.UID, Title: r.UID, Text: strings.TrimSpace(r.URL + "\n" + r.synopsis()), URL: r.URL}
+}
+
 // Open reads the manifest of a knowledge base and compares every file with it.
 func Open(dir string) (*KB, error) {
 	path := filepath.Join(dir, ManifestFile)
@@ -120,7 +130,7 @@ func Open(dir string) (*KB, error) {
 		return nil, fmt.Errorf("knowledge base %s: got %q format %d, want %q format %d; make it anew with `soarbook data gostd`",
 			dir, kb.Manifest.ID, kb.Manifest.Format, ManifestID, format)
 	}
-	for _, name := range []string{PassagesFile, RecordsFile, TrainFile, ValidationFile, TestFile} {
+	for _, name := range []string{PassagesFile, SynopsesFile, RecordsFile, TrainFile, ValidationFile, TestFile} {
 		if _, ok := kb.Manifest.Files[name]; !ok {
 			return nil, fmt.Errorf("knowledge base %s: %s does not list %s; make it anew with `soarbook data gostd`", dir, ManifestFile, name)
 		}

@@ -15,6 +15,7 @@ import (
 type LeftOut struct {
 	NoSynopsis int `json:"no_synopsis"` // the description begins with no sentence
 	Short      int `json:"short"`       // fewer than four words would be left
+	Vague      int `json:"vague"`       // fewer than three of the words left say something: "it creates a new"
 	Ambiguous  int `json:"ambiguous"`   // the same paraphrase fits another record too
 }
 
@@ -24,8 +25,34 @@ type Splits struct {
 	Train, Validation, Test []data.Question
 }
 
-// minWords is how many words a paraphrase has at least.
-const minWords = 4
+// minWords is how many words a paraphrase has at least, minTelling how many different ones of them are not in [common].
+const (
+	minWords   = 4
+	minTelling = 3
+)
+
+// common are the words that half of all synopses are made of.
+var common = func() map[string]bool {
+	set := map[string]bool{}
+	for word := range strings.FieldsSeq(`a an and any are as at be been but by can does for from given has have if in into is it its no not of on
+		one only or other s same so such than that the then there they this to up use used using was when where whether which will
+		with would call called calls creates error function functions get gets implements interface interfaces like method methods
+		new package provides reports represents return returned returns set sets type types value values`) {
+		set[word] = true
+	}
+	return set
+}()
+
+// telling counts the different words of a text that are not common ones.
+func telling(text string) int {
+	words := map[string]bool{}
+	for word := range strings.FieldsSeq(strings.ToLower(text)) {
+		if word = strings.Trim(word, ".,;:!?()[]{}\"'`"); word != "" && !common[word] {
+			words[word] = true
+		}
+	}
+	return len(words)
+}
 
 // Questions makes at most one question about each record: it gives a paraphrase of the description's first sentence and
 // asks for the record's uid or for the URL of its documentation.
@@ -49,6 +76,8 @@ func Questions(records []Record) (Splits, LeftOut) {
 			left.NoSynopsis++
 		case len(strings.Fields(paraphrase)) < minWords:
 			left.Short++
+		case telling(paraphrase) < minTelling:
+			left.Vague++
 		case uses[record.Kind()+"\x00"+masked[i]] > 1:
 			left.Ambiguous++
 		default:
@@ -85,17 +114,36 @@ func Questions(records []Record) (Splits, LeftOut) {
 	return splits, left
 }
 
+// What a question asks for.
+const (
+	UIDAttribute = "uid"
+	URLAttribute = "url"
+)
+
 func (r Record) question(paraphrase string) data.Question {
-	attribute, gold, ask := "uid", r.UID, "What is its uid?"
+	attribute := UIDAttribute
 	if hash("attribute", r.UID)%2 == 1 {
-		attribute, gold, ask = "url", r.URL, "What is the URL of its documentation?"
+		attribute = URLAttribute
 	}
+	question, gold := r.Ask(paraphrase, attribute)
 	return data.Question{
 		ID:       r.UID + "?" + attribute,
-		Question: fmt.Sprintf("Which %s of the Go standard library is described by: %s? %s", r.Kind(), paraphrase, ask),
+		Question: question,
 		Golds:    []string{gold},
 		Metadata: map[string]any{"uid": r.UID, "attribute": attribute, "kind": r.Kind(), "package": r.Tags[0]},
 	}
+}
+
+// Synopsis is the description's first sentence with the record's own name replaced by "it", as questions paraphrase it.
+func (r Record) Synopsis() string { return r.maskedSynopsis() }
+
+// Ask returns the question that a paraphrase of the record's synopsis makes, about its uid or its URL.
+func (r Record) Ask(paraphrase, attribute string) (question, gold string) {
+	gold, ask := r.UID, "What is its uid?"
+	if attribute == URLAttribute {
+		gold, ask = r.URL, "What is the URL of its documentation?"
+	}
+	return fmt.Sprintf("Which %s of the Go standard library is described by: %s? %s", r.Kind(), paraphrase, ask), gold
 }
 
 // hash is a number that depends on the text alone, another one for each purpose.
