@@ -81,38 +81,88 @@ func (b *Base) Build(ctx context.Context, u Unit) (Built, error) {
 	if err := b.compile(ctx, u, ccfg, src, out.Archive); err != nil {
 		return Built{}, err
 	}
+	// repair says whether it has done something after which the link may succeed.
 	anchored := false
-	for try := 0; ; try++ {
-		if err := b.writeLinkConfig(lcfg, extra.Bytes()); err != nil {
-			return Built{}, err
+	repair := func(text []byte) (bool, error) {
+		if lostType(text) && !anchored {
+			anchored = true
+			if err := os.WriteFile(src, []byte(b.anchor(u.Source)), 0o600); err != nil {
+				return false, err
+			}
+			return true, b.compile(ctx, u, ccfg, src, out.Archive)
 		}
-		text, err := b.link(ctx, u, lcfg, out)
+		if methods := crossing(text); len(methods) > 0 {
+			// The packages that hold these methods come along with the cell; the dynamic linker still makes their variables one.
+			return b.bring(ctx, u.Dir, methods)
+		}
+		return false, nil
+	}
+	for try := 0; ; try++ {
+		text, err := b.linkView(ctx, u, lcfg, extra.Bytes(), out)
 		if err == nil {
 			break
 		}
-		if lostType(text) && !anchored && ctx.Err() == nil {
-			anchored = true
-			if err := os.WriteFile(src, []byte(b.anchor(u.Source)), 0o600); err != nil {
-				return Built{}, err
-			}
-			if err := b.compile(ctx, u, ccfg, src, out.Archive); err != nil {
-				return Built{}, err
-			}
-			continue
+		if ctx.Err() != nil {
+			return Built{}, ctx.Err()
 		}
-		methods := crossing(text)
-		if len(methods) == 0 || try == 8 || ctx.Err() != nil {
+		again, err := repair(text)
+		if err != nil {
 			return Built{}, err
 		}
-		// The packages that hold these methods come along with the cell; the dynamic linker still makes their variables one.
-		if more, err2 := b.bring(ctx, u.Dir, methods); err2 != nil || !more {
+		if again && try < 8 {
+			continue
+		}
+		if err := b.writeLinkConfig(lcfg, extra.Bytes()); err != nil {
+			return Built{}, err
+		}
+		if text, err = b.link(ctx, u, lcfg, out); err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return Built{}, ctx.Err()
+		}
+		again, err2 := repair(text)
+		if err2 != nil || !again || try >= 8 {
 			return Built{}, errors.Join(err, err2)
 		}
 	}
-	os.RemoveAll(filepath.Join(u.Dir, "link"))
-	os.Remove(ccfg)
-	os.Remove(lcfg)
-	return out, nil
+	return out, u.clean(ccfg, lcfg)
+}
+
+// clean removes what only building needed.
+func (u Unit) clean(files ...string) error {
+	var err error
+	for _, name := range append(files, filepath.Join(u.Dir, "link"), filepath.Join(u.Dir, "view")) {
+		err = errors.Join(err, os.RemoveAll(name))
+	}
+	return err
+}
+
+// linkView links a cell against views of the libraries. An error says that this does not do for it, and comes with what the linker said.
+func (b *Base) linkView(ctx context.Context, u Unit, lcfg string, extra []byte, out Built) ([]byte, error) {
+	if u.Cgo { // the C compiler links, and asks for the libraries
+		return nil, errNoView
+	}
+	if err := b.writeLinkConfig(lcfg, extra); err != nil {
+		return nil, err
+	}
+	archives := []string{out.Archive, b.Packages[stubPkg].File}
+	for _, file := range u.Extra {
+		archives = append(archives, file)
+	}
+	b.mu.Lock()
+	for _, file := range b.static {
+		archives = append(archives, file)
+	}
+	b.mu.Unlock()
+	dir := filepath.Join(u.Dir, "view")
+	if err := b.views.write(b, dir, archives); err != nil {
+		return nil, err
+	}
+	if err := b.viewConfig(lcfg, dir); err != nil {
+		return nil, err
+	}
+	return b.link(ctx, u, lcfg, out)
 }
 
 // compile makes the archive of a cell.

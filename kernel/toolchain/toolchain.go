@@ -98,11 +98,13 @@ type Base struct {
 	static   map[string]string // packages of the libraries that cells have to bring along nevertheless: import path -> archive
 	archives map[string]string // whole archives of the base's packages, once they were wanted
 
+	views views
+
 	use *os.File // a shared lock, so that prune leaves the base alone
 }
 
 // Close says that the base is not used any more.
-func (b *Base) Close() error { return b.use.Close() }
+func (b *Base) Close() error { return errors.Join(b.views.close(), b.use.Close()) }
 
 type goEnv struct {
 	GOMOD, GOWORK, GOVERSION, GOROOT, GOTOOLDIR, GOMODCACHE, GOARCH, GOOS, GOFLAGS, CGO_ENABLED, CC, GOEXPERIMENT, GOAMD64, CGO_CFLAGS, CGO_LDFLAGS string
@@ -388,6 +390,9 @@ var core = []string{
 	"unicode/utf8", "unsafe",
 }
 
+// tiers are the libraries, each standing on those before.
+var tiers = []string{"libgo.so", "libstd.so", "libmod.so", "libapp.so"}
+
 func build(ctx context.Context, o Options, env goEnv, dir, stamp string) (_ *Base, err error) {
 	o.Logger.Info("kernel: building the worker; the first time this takes about a minute", "module", env.GOMOD)
 	if err := os.RemoveAll(dir); err != nil {
@@ -467,7 +472,6 @@ func build(ctx context.Context, o Options, env goEnv, dir, stamp string) (_ *Bas
 	}
 	// Four libraries, each standing on those before: what the core needs, the rest of the standard library, other modules, this module. The linker
 	// reads every symbol of the libraries that a cell imports from, so small ones make small cells fast.
-	tiers := []string{"libgo.so", "libstd.so", "libmod.so", "libapp.so"}
 	tier := map[string]int{}
 	var mark func(path string)
 	mark = func(path string) {
