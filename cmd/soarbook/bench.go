@@ -5,12 +5,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/soarbook/soarbook/bench"
+	"github.com/soarbook/soarbook/cmd/internal/setup"
+	"github.com/soarbook/soarbook/data/asset"
+	"github.com/soarbook/soarbook/kernel"
 	"github.com/soarbook/soarbook/policy"
 	"github.com/soarbook/soarbook/policy/device"
 )
@@ -21,6 +26,8 @@ type benchOptions struct {
 	batches        []int
 	group          int
 	beir           []string
+	kernel         bench.KernelOptions
+	trl            string
 }
 
 // benchSections are the parts of bench, in the order in which they run. What run returns is printed as it is ([fmt.Stringer]),
@@ -37,6 +44,13 @@ var benchSections = []struct {
 		return []any{r}, nil
 	}},
 	{"training", "one GRPO step with a LoRA adapter: rollout, reference, update, memory", func(ctx context.Context, o benchOptions) ([]any, error) {
+		if o.trl != "" {
+			r, err := bench.TRL(ctx, o.trl, o.policy, o.device, o.group)
+			if err != nil {
+				return nil, err
+			}
+			return []any{r}, nil
+		}
 		r, err := bench.Training(ctx, o.policy, o.device, o.group)
 		if err != nil {
 			return nil, err
@@ -53,6 +67,28 @@ var benchSections = []struct {
 			rows = append(rows, row)
 		}
 		return rows, nil
+	}},
+	{"kernel", "cells on stock GoNB and on our kernel side by side, start, memory and latency of a long session", func(ctx context.Context, o benchOptions) ([]any, error) {
+		cache, err := asset.Dir()
+		if err != nil {
+			return nil, err
+		}
+		kernels := filepath.Join(cache, "python", "share", "jupyter", "kernels")
+		if o.kernel.GoNB, err = bench.ReadKernelSpec(filepath.Join(kernels, setup.KernelName, "kernel.json")); err != nil {
+			return nil, err
+		}
+		if o.kernel.Soarbook, err = bench.ReadKernelSpec(filepath.Join(kernels, kernel.Name, "kernel.json")); err != nil {
+			return nil, err
+		}
+		// This program is what is measured, not the copy that setup has made of one.
+		if o.kernel.Soarbook.Argv[0], err = os.Executable(); err != nil {
+			return nil, err
+		}
+		r, err := bench.Kernel(ctx, o.kernel)
+		if err != nil {
+			return nil, err
+		}
+		return []any{r}, nil
 	}},
 }
 
@@ -90,6 +126,12 @@ section.`,
 					return usagef("bench: --batch %d: want 1 or more", b)
 				}
 			}
+			if o.kernel.Runs < 1 {
+				return usagef("bench: --kernel-runs %d: want 1 or more", o.kernel.Runs)
+			}
+			if o.kernel.Soak < 0 {
+				return usagef("bench: --kernel-cells %d: want 0 or more", o.kernel.Soak)
+			}
 			if o.group < 2 {
 				return usagef("bench: --group %d: want 2 or more", o.group)
 			}
@@ -105,7 +147,10 @@ section.`,
 	flags.StringVar(&o.device, "device", device.Best, "xla:cpu, xla:cuda or go; the best one here if not given")
 	flags.IntSliceVar(&o.batches, "batch", []int{1, 4, 16}, "batch sizes of the policy")
 	flags.IntVar(&o.group, "group", 4, "trajectories of the GRPO step")
+	flags.StringVar(&o.trl, "trl", "", "a Python that has bench/trl/requirements.txt: the GRPO step side by side with TRL, on random weights in the policy's shape")
 	flags.StringArrayVar(&o.beir, "beir", nil, "folder of a test collection in BEIR's layout, beside the built-in one; may be repeated")
+	flags.IntVar(&o.kernel.Runs, "kernel-runs", 20, "runs of each cell on each kernel")
+	flags.IntVar(&o.kernel.Soak, "kernel-cells", 300, "cells of the long session; 0 leaves it out")
 	flags.BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
 }
