@@ -143,7 +143,7 @@ func (b *browser) open(name, theme, html string) {
 func (b *browser) shot(name string) {
 	b.t.Helper()
 	height := js[int](b, `return document.documentElement.scrollHeight`)
-	b.call("POST", "/window/rect", map[string]int{"width": 800, "height": min(max(height+20, 300), 4000)}, nil)
+	b.call("POST", "/window/rect", map[string]int{"width": 800, "height": min(max(height+160, 300), 4000)}, nil)
 	var data string
 	b.call("GET", "/screenshot", nil, &data)
 	png, err := base64.StdEncoding.DecodeString(data)
@@ -296,6 +296,25 @@ func TestSort(t *testing.T) {
 	}
 }
 
+// busy returns how much processor time the page's thread has used for tasks.
+func (b *browser) busy() time.Duration {
+	b.t.Helper()
+	var r struct {
+		Metrics []struct {
+			Name  string
+			Value float64 // seconds
+		}
+	}
+	b.call("POST", "/goog/cdp/execute", map[string]any{"cmd": "Performance.getMetrics", "params": map[string]any{}}, &r)
+	for _, m := range r.Metrics {
+		if m.Name == "TaskDuration" {
+			return time.Duration(m.Value * float64(time.Second)).Round(time.Millisecond)
+		}
+	}
+	b.t.Fatalf("Chromium reports no TaskDuration: %v", r.Metrics)
+	return 0
+}
+
 // TestTwoThousand: a run of 2,000 trajectories opens in under two seconds, pages, and finds.
 func TestTwoThousand(t *testing.T) {
 	const n = 2000
@@ -307,16 +326,19 @@ func TestTwoThousand(t *testing.T) {
 		t.Fatalf("the page has %d bytes; that is no large run", len(p.HTML))
 	}
 	b := openBrowser(t)
+	// The limit is on the processor time of the page's thread: on a machine that does other things at the same time the clock on the wall
+	// measures those.
+	b.call("POST", "/goog/cdp/execute", map[string]any{"cmd": "Performance.enable", "params": map[string]string{"timeDomain": "threadTicks"}}, nil)
 	begun = time.Now()
 	b.open("two-thousand", "light", p.HTML)
 	if got := js[string](b, `return document.querySelector('[role=status]').textContent`); got != "1–25 of 2000" {
 		t.Errorf("the page shows %q, want 1–25 of 2000", got)
 	}
-	// The browser's own clock leaves chromedriver and the writing of the file out.
 	loaded := js[float64](b, `return performance.getEntriesByType('navigation')[0].loadEventEnd`)
-	t.Logf("opened in %.0f ms (%v with the driver)", loaded, time.Since(begun).Round(time.Millisecond))
-	if loaded <= 0 || loaded > 2000 {
-		t.Errorf("the page took %.0f ms to open, want under 2,000", loaded)
+	opened := b.busy()
+	t.Logf("opened in %v of processor time, %.0f ms on the wall (%v with the driver)", opened, loaded, time.Since(begun).Round(time.Millisecond))
+	if opened <= 0 || opened > 2*time.Second {
+		t.Errorf("the page took %v of processor time to open, want under 2 s", opened)
 	}
 	if got := js[int](b, `return document.querySelectorAll('.sb-item').length`); got != pageSize {
 		t.Errorf("%d trajectories in the document, want %d", got, pageSize)
@@ -330,14 +352,14 @@ func TestTwoThousand(t *testing.T) {
 		t.Errorf("an unfolded trajectory shows %d stretches, want its turns", got)
 	}
 	b.shot("two-thousand")
-	begun = time.Now()
+	before := b.busy()
 	shown := js[string](b, `const s = document.querySelector('.sb-controls input'); s.value = 'sample 1234)'; s.dispatchEvent(new Event('input'));
 		return document.querySelector('[role=status]').textContent + ' ' + document.querySelector('.sb-item summary').textContent`)
 	if !strings.HasPrefix(shown, "1–1 of 1 1235. ") {
 		t.Errorf("searching for one trajectory shows %.40q", shown)
 	}
-	if d := time.Since(begun); d > time.Second {
-		t.Errorf("searching took %v", d)
+	if d := b.busy() - before; d > 500*time.Millisecond {
+		t.Errorf("searching took %v of processor time, want under 0.5 s", d)
 	}
 	order := js[string](b, `const s = document.querySelector('.sb-controls input'), o = document.querySelector('.sb-controls select'); s.value = ''; o.selectedIndex = 1;
 		o.dispatchEvent(new Event('change')); return document.querySelector('.sb-item summary').textContent`)

@@ -159,11 +159,11 @@ func selection(t *rollout.Trajectory) (answer, why string) {
 	if turn.Extra {
 		reply += " (the extra one after the turn limit)"
 	}
-	why = "the first action of " + reply + ", which ended the episode"
+	why = "it is the first action of " + reply
 	if turn.Verdict.Declared != "" {
-		why = reply + " as a whole is legal and declares the " + turn.Verdict.Declared + " stream, which ended the episode"
+		why = reply + " as a whole is legal and declares the " + turn.Verdict.Declared + " stream"
 	}
-	return t.Selected.Content, "selected because it is " + strings.TrimPrefix(why, "it is ") + "; no other text is read"
+	return t.Selected.Content, "selected because " + why + ", which ended the episode; no other text is read"
 }
 
 func turnBlock(t *rollout.Trajectory, i int, all []token, bytesOf func(int32) []byte) blockView {

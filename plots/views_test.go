@@ -94,7 +94,8 @@ func TestViewsGolden(t *testing.T) {
 // TestViewsAreDeterministic: a notebook that is run again gives the same page.
 func TestViewsAreDeterministic(t *testing.T) {
 	for _, v := range views {
-		if v.make(t, "") != v.make(t, "") {
+		first, second := v.make(t, ""), v.make(t, "")
+		if first != second {
 			t.Errorf("%s differs from run to run", v.name)
 		}
 	}
