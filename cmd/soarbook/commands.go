@@ -10,6 +10,7 @@ func commands() []*cobra.Command {
 		doctorCommand(),
 		labCommand(),
 		executeCommand(),
+		docsCommand(),
 		dataCommand(),
 		indexCommand(),
 		searchCommand(),

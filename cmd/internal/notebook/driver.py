@@ -324,19 +324,46 @@ def replace(path, text):
         raise
 
 
-def html(nb, title):
-    from nbconvert import HTMLExporter
+def formula(latex, block):
+    """A formula as MathML, which browsers show by themselves. One that is not understood stays LaTeX, marked as such."""
+    from html import escape
 
+    from latex2mathml.converter import convert
+
+    text = latex.strip()
+    try:
+        mathml = convert(text, display="block" if block else "inline")
+    except Exception:  # the converter has no common base of its errors, and passes on an IndexError of its own
+        mathml = ""
+    if not mathml or "\\" in mathml:  # a command that it does not know stays as it is
+        return f'<code class="soarbook-formula">{escape(text)}</code>'
+    return mathml.replace("<math ", f'<math alttext="{escape(text)}" ', 1)
+
+
+def html(nb, title):
+    from copy import deepcopy
+
+    from nbconvert import HTMLExporter
+    from nbconvert.filters.markdown_mistune import IPythonRenderer
+
+    IPythonRenderer.block_math = lambda self, body: formula(body, True)
+    IPythonRenderer.inline_math = lambda self, body: formula(body, False)
+    IPythonRenderer.latex_environment = lambda self, name, body: formula(f"\\begin{{{name}}}{body}\\end{{{name}}}", True)
+    nb = deepcopy(nb)
+    for cell in nb.cells:
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "text/latex" in data and "text/html" not in data:
+                data["text/html"] = formula(data["text/latex"].strip().strip("$"), True)
     exporter = HTMLExporter(embed_images=True)
-    # The page is to be read without a network: nothing comes from elsewhere but what only formulas and diagrams need.
-    exporter.require_js_url = exporter.jquery_url = ""
+    # The page is to be read without a network: nothing comes from elsewhere but what only diagrams need.
+    exporter.require_js_url = exporter.jquery_url = exporter.mathjax_url = ""
     prose = "\n".join(c.source for c in nb.cells if c.cell_type == "markdown")
-    if "$" not in prose and "\\(" not in prose and "\\[" not in prose:
-        exporter.mathjax_url = ""
     if "```mermaid" not in prose:
-        exporter.mermaid_js_url = ""
-    body, _ = exporter.from_notebook_node(nb, resources={"metadata": {"name": title}})
-    return body
+        exporter.mermaid_js_url = exporter.mermaid_layout_elk_js_url = ""
+    heading = next((line for line in prose.split("\n") if line.startswith("# ")), "")
+    body, _ = exporter.from_notebook_node(nb, resources={"metadata": {"name": heading.removeprefix("# ").strip() or title}})
+    return re.sub(r'<script src="">\s*</script>', "", body)
 
 
 def stop_on_signals():
