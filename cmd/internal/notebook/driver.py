@@ -363,7 +363,10 @@ def html(nb, title):
         exporter.mermaid_js_url = exporter.mermaid_layout_elk_js_url = ""
     heading = next((line for line in prose.split("\n") if line.startswith("# ")), "")
     body, _ = exporter.from_notebook_node(nb, resources={"metadata": {"name": heading.removeprefix("# ").strip() or title}})
-    return re.sub(r'<script src="">\s*</script>', "", body)
+    # Lines of code wrap instead of ending at the page's edge, and text keeps its distance from a block of code.
+    style = ("<style>.jp-InputArea .highlight pre { white-space: pre-wrap; overflow-wrap: anywhere; tab-size: 4; } "
+             ".jp-RenderedHTMLCommon .highlight { margin-bottom: 1em; }</style>\n</head>")
+    return re.sub(r'<script src="">\s*</script>', "", body).replace("</head>", style, 1)
 
 
 def stop_on_signals():
