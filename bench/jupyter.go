@@ -68,6 +68,7 @@ type jupyterKernel struct {
 	sent    int
 	sockets map[string]zmq4.Socket
 	in      chan jupyterMessage
+	ctx     context.Context // of the sockets
 	cancel  context.CancelFunc
 }
 
@@ -101,7 +102,7 @@ func startKernel(ctx context.Context, name string, spec KernelSpec, dir string, 
 	}
 	kctx, cancel := context.WithCancel(ctx)
 	k := &jupyterKernel{name: name, exited: make(chan struct{}), log: &tailWriter{}, signer: signer, session: session,
-		sockets: map[string]zmq4.Socket{}, in: make(chan jupyterMessage, 1024), cancel: cancel}
+		sockets: map[string]zmq4.Socket{}, in: make(chan jupyterMessage, 1024), ctx: kctx, cancel: cancel}
 	argv := make([]string, len(spec.Argv))
 	for i, a := range spec.Argv {
 		argv[i] = strings.ReplaceAll(a, "{connection_file}", file)
@@ -131,7 +132,7 @@ func startKernel(ctx context.Context, name string, spec KernelSpec, dir string, 
 			err = fail(err)
 		}
 	}()
-	if err := k.dial(kctx, "shell", conn.ShellPort); err != nil {
+	if err := k.dial("shell", conn.ShellPort); err != nil {
 		return nil, err
 	}
 	id, err := k.send("shell", "kernel_info_request", map[string]any{})
@@ -143,7 +144,7 @@ func startKernel(ctx context.Context, name string, spec KernelSpec, dir string, 
 	}
 	k.ready = time.Since(begun)
 	for name, port := range map[string]int{"iopub": conn.IOPubPort, "control": conn.ControlPort, "stdin": conn.StdinPort} {
-		if err := k.dial(kctx, name, port); err != nil {
+		if err := k.dial(name, port); err != nil {
 			return nil, err
 		}
 	}
@@ -185,8 +186,9 @@ func freePorts() (wire.Connection, error) {
 	return conn, nil
 }
 
-// dial connects a socket of the client, which lives until ctx ends; it waits until the kernel listens.
-func (k *jupyterKernel) dial(ctx context.Context, channel string, port int) error {
+// dial connects a socket of the client; it waits until the kernel listens.
+func (k *jupyterKernel) dial(channel string, port int) error {
+	ctx := k.ctx
 	options := []zmq4.Option{zmq4.WithID(zmq4.SocketIdentity(k.session)), zmq4.WithDialerRetry(2 * time.Millisecond), zmq4.WithDialerMaxRetries(-1)}
 	var s zmq4.Socket
 	if channel == "iopub" {
@@ -354,8 +356,14 @@ func (k *jupyterKernel) execute(ctx context.Context, code, want string) (time.Du
 
 // close ends the kernel and what it started.
 func (k *jupyterKernel) close() {
-	if k.sockets["control"] != nil {
-		_, _ = k.send("control", "shutdown_request", map[string]any{"restart": false})
+	// Both kernels end what they have started when they are asked to, by a request or else a signal; GoNB's gopls outlives it otherwise.
+	var err error
+	if k.ctx.Err() != nil || k.sockets["control"] == nil {
+		err = k.cmd.Process.Signal(syscall.SIGTERM)
+	} else if _, err = k.send("control", "shutdown_request", map[string]any{"restart": false}); err != nil {
+		err = k.cmd.Process.Signal(syscall.SIGTERM)
+	}
+	if err == nil {
 		select {
 		case <-k.exited:
 		case <-time.After(kernelStop):

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	gobuild "go/build"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -146,17 +147,13 @@ func (b *Base) linkView(ctx context.Context, u Unit, lcfg string, extra []byte, 
 	if err := b.writeLinkConfig(lcfg, extra); err != nil {
 		return nil, err
 	}
-	archives := []string{out.Archive, b.Packages[stubPkg].File}
-	for _, file := range u.Extra {
-		archives = append(archives, file)
-	}
+	archives := map[string]string{stubPkg: b.Packages[stubPkg].File}
+	maps.Copy(archives, u.Extra)
 	b.mu.Lock()
-	for _, file := range b.static {
-		archives = append(archives, file)
-	}
+	maps.Copy(archives, b.static)
 	b.mu.Unlock()
 	dir := filepath.Join(u.Dir, "view")
-	if err := b.views.write(b, dir, archives); err != nil {
+	if err := b.views.write(b, dir, out.Archive, archives); err != nil {
 		return nil, err
 	}
 	if err := b.viewConfig(lcfg, dir); err != nil {

@@ -455,25 +455,34 @@ func (w *viewWriter) finish(machine elf.Machine) []byte {
 const (
 	goobjMagic   = "\x00go120ld"
 	goobjOffsets = len(goobjMagic) + 8 + 4
+	goobjLibSize = 16
 	goobjSymSize = 21
+	blkAutolib   = 0
+	blkPkgIdx    = 1
 	blkSymdef    = 3
 	blkNonpkgref = 7 // the last block of symbols
 )
 
-// objectNames returns the names of all symbols that the objects of a Go archive define or refer to.
-func objectNames(archive []byte) ([]string, error) {
+// objects is what the objects of an archive say.
+type objects struct {
+	names   []string // of all symbols that they define or refer to
+	imports []string // packages whose archives the linker loads for them
+}
+
+// readObjects reads a Go archive.
+func readObjects(archive []byte) (objects, error) {
+	var o objects
 	rest, ok := bytes.CutPrefix(archive, []byte("!<arch>\n"))
 	if !ok {
-		return nil, fmt.Errorf("%w: no archive", errNoView)
+		return o, fmt.Errorf("%w: no archive", errNoView)
 	}
-	var names []string
 	for len(rest) > 0 {
 		if len(rest) < 60 {
-			return nil, fmt.Errorf("%w: an archive is cut short", errNoView)
+			return o, fmt.Errorf("%w: an archive is cut short", errNoView)
 		}
 		size, err := strconv.ParseUint(strings.TrimSpace(string(rest[48:58])), 10, 32)
 		if err != nil || size > uint64(len(rest)-60) {
-			return nil, fmt.Errorf("%w: member of an archive of %q bytes", errNoView, rest[48:58])
+			return o, fmt.Errorf("%w: member of an archive of %q bytes", errNoView, rest[48:58])
 		}
 		member, name := rest[60:60+size], strings.TrimSpace(string(rest[:16]))
 		rest = rest[min(uint64(len(rest)), 60+size+size%2):]
@@ -482,21 +491,32 @@ func objectNames(archive []byte) ([]string, error) {
 		}
 		_, object, ok := bytes.Cut(member, []byte("\n!\n"))
 		if !bytes.HasPrefix(member, []byte("go object ")) || !ok || !bytes.HasPrefix(object, []byte(goobjMagic)) || len(object) < goobjOffsets+4*(blkNonpkgref+2) {
-			return nil, fmt.Errorf("%w: member %s of an archive is no Go object that is known", errNoView, name)
+			return o, fmt.Errorf("%w: member %s of an archive is no Go object that is known", errNoView, name)
 		}
-		from, to := uint64(le.Uint32(object[goobjOffsets+4*blkSymdef:])), uint64(le.Uint32(object[goobjOffsets+4*(blkNonpkgref+1):]))
-		if from > to || to > uint64(len(object)) || (to-from)%goobjSymSize != 0 {
-			return nil, fmt.Errorf("%w: symbols of an object from %d to %d", errNoView, from, to)
-		}
-		for at := from; at < to; at += goobjSymSize {
-			n, off := uint64(le.Uint32(object[at:])), uint64(le.Uint32(object[at+4:]))
-			if off+n > uint64(len(object)) {
-				return nil, fmt.Errorf("%w: name of a symbol at %d", errNoView, off)
+		// column returns the strings with which the entries of some blocks begin.
+		column := func(first, end, size int) (list []string) {
+			from, to := uint64(le.Uint32(object[goobjOffsets+4*first:])), uint64(le.Uint32(object[goobjOffsets+4*end:]))
+			if from > to || to > uint64(len(object)) || (to-from)%uint64(size) != 0 {
+				err = fmt.Errorf("%w: blocks %d to %d of an object from %d to %d", errNoView, first, end, from, to)
+				return nil
 			}
-			names = append(names, string(object[off:off+n]))
+			for at := from; at < to; at += uint64(size) {
+				n, off := uint64(le.Uint32(object[at:])), uint64(le.Uint32(object[at+4:]))
+				if off+n > uint64(len(object)) {
+					err = fmt.Errorf("%w: string of an object at %d", errNoView, off)
+					return nil
+				}
+				list = append(list, string(object[off:off+n]))
+			}
+			return list
+		}
+		o.names = append(o.names, column(blkSymdef, blkNonpkgref+1, goobjSymSize)...)
+		o.imports = append(o.imports, column(blkAutolib, blkPkgIdx, goobjLibSize)...)
+		if err != nil {
+			return o, err
 		}
 	}
-	return names, nil
+	return o, nil
 }
 
 // exported returns the names that a symbol of an object may have in a library.
@@ -543,7 +563,7 @@ type views struct {
 	libs   []*library
 	err    error // of opening them
 	closed bool
-	names  map[string][]string // archive -> names, of those that cells bring along
+	known  map[string]objects // by archive; of those that cells bring along, with the names that libraries have for theirs
 }
 
 // close ends the use of the libraries.
@@ -559,15 +579,15 @@ func (v *views) close() error {
 	return err
 }
 
-// write makes views of the base's libraries in dir for the archives, of which the first is the cell's own.
-func (v *views) write(base *Base, dir string, archives []string) error {
+// write makes views of the base's libraries in dir for a cell's archive and for what it imports of archives (import path -> file).
+func (v *views) write(base *Base, dir, own string, archives map[string]string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.closed {
 		return fmt.Errorf("%w: the base is closed", errNoView)
 	}
 	if v.libs == nil && v.err == nil {
-		v.names = map[string][]string{}
+		v.known = map[string]objects{}
 		for _, name := range base.libs() {
 			l, err := openLibrary(filepath.Join(base.Dir, name))
 			if err != nil {
@@ -590,25 +610,32 @@ func (v *views) write(base *Base, dir string, archives []string) error {
 			}
 		}
 	}
-	for i, file := range archives {
-		list, ok := v.names[file]
+	files := []string{own}
+	for i := 0; i < len(files); i++ {
+		o, ok := v.known[files[i]]
 		if !ok {
-			data, err := os.ReadFile(file)
+			data, err := os.ReadFile(files[i])
 			if err != nil {
 				return err
 			}
-			objects, err := objectNames(data)
+			read, err := readObjects(data)
 			if err != nil {
 				return err
 			}
-			for _, n := range objects {
-				list = append(list, exported(n)...)
+			o.imports = read.imports
+			for _, n := range read.names {
+				o.names = append(o.names, exported(n)...)
 			}
 			if i > 0 {
-				v.names[file] = list
+				v.known[files[i]] = o
 			}
 		}
-		want(list)
+		want(o.names)
+		for _, path := range o.imports {
+			if file := archives[path]; file != "" && !slices.Contains(files, file) {
+				files = append(files, file)
+			}
+		}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
