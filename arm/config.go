@@ -28,6 +28,9 @@ const Verifier = "normalized-em"
 // Gostd is the built-in knowledge base's name: as corpus_path, train_path, validation_path and split_manifest.
 const Gostd = "gostd"
 
+// Synopses is that knowledge base's corpus of short passages, as corpus_path: see gostd.SynopsesFile.
+const Synopses = "gostd-synopses"
+
 // maxSeed keeps seeds exact in canonical JSON, whose numbers are doubles.
 const maxSeed = 1<<53 - 1
 

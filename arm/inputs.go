@@ -138,7 +138,7 @@ func (c Config) OpenInputs(ctx context.Context, logger *slog.Logger) (in *Inputs
 		}
 	}()
 	r := c.Recipe
-	if in.Receipt.Student, err = c.student(); err != nil {
+	if in.Receipt.Student, err = c.student(ctx); err != nil {
 		return in, err
 	}
 	in.Receipt.DatasetRevision = r.DatasetRevision
@@ -182,10 +182,10 @@ func disjoint(train, validation []data.Question) error {
 }
 
 // student hashes the policy's files and compares them with the manifest beside them.
-func (c Config) student() (StudentReceipt, error) {
+func (c Config) student(ctx context.Context) (StudentReceipt, error) {
 	s := c.Shared
 	receipt := StudentReceipt{Path: s.StudentPath, ID: s.StudentID, Revision: s.StudentRevision}
-	files, err := policy.Files(c.studentName())
+	files, err := policy.Files(ctx, c.studentName())
 	if err != nil {
 		return receipt, &Failure{MissingStudent, fmt.Errorf("shared.student_path: %w", err)}
 	}
@@ -196,7 +196,7 @@ func (c Config) student() (StudentReceipt, error) {
 	}
 	if listed == nil {
 		for _, f := range asset.SmolLM2Pin.Files { // what the cache holds of a built-in policy is pinned
-			if strings.HasSuffix(filepath.ToSlash(files[0]), "/"+f.Path) && slices.Contains(policy.Names(), s.StudentPath) {
+			if strings.HasSuffix(filepath.ToSlash(files[0]), "/"+f.Path) && s.StudentPath == policy.SmolLM2 {
 				listed, name = map[string]string{filepath.Base(files[0]): f.SHA256}, "pin of "+asset.SmolLM2Pin.Package+" "+asset.SmolLM2Pin.Version
 			}
 		}
@@ -329,6 +329,11 @@ func (c Config) openCorpus(ctx context.Context, in *Inputs, logger *slog.Logger)
 	switch path := c.path(r.CorpusPath); {
 	case r.CorpusPath == Gostd:
 		in.index, _, err = retrieval.OpenGostd(ctx)
+	case r.CorpusPath == Synopses:
+		var kb *gostd.KB
+		if kb, err = gostd.Ensure(ctx); err == nil {
+			in.index, err = retrieval.OpenCorpus(ctx, kb.Path(gostd.SynopsesFile), logger)
+		}
 	case strings.HasPrefix(r.CorpusPath, "http://") || strings.HasPrefix(r.CorpusPath, "https://"):
 		client, err := retrieval.NewClient(r.CorpusPath, retrieval.DefaultClientConfig())
 		if err != nil {
@@ -341,7 +346,7 @@ func (c Config) openCorpus(ctx context.Context, in *Inputs, logger *slog.Logger)
 		info, statErr := os.Stat(path)
 		switch {
 		case statErr != nil:
-			return failf(MissingCorpus, "corpus_path: %w; name a JSONL file of passages, an index's folder, or %q", statErr, Gostd)
+			return failf(MissingCorpus, "corpus_path: %w; name a JSONL file of passages, an index's folder, %q or %q", statErr, Gostd, Synopses)
 		case info.IsDir():
 			in.index, err = retrieval.Open(path)
 		default:
@@ -411,8 +416,12 @@ func (c Config) verifySplit(ctx context.Context, receipt *InputsReceipt) error {
 		return failf(MissingData, "split_manifest %s: %w", path, err)
 	}
 	receipt.SplitManifest = &SplitReceipt{InputFile{path, runs.SHA256(raw), true}, id}
+	corpus := gostd.PassagesFile
+	if receipt.KnowledgeBase.Name == Synopses {
+		corpus = gostd.SynopsesFile
+	}
 	for what, f := range map[string]*InputFile{
-		gostd.TrainFile: &receipt.Train.InputFile, gostd.ValidationFile: &receipt.Validation.InputFile, gostd.PassagesFile: &receipt.KnowledgeBase.InputFile,
+		gostd.TrainFile: &receipt.Train.InputFile, gostd.ValidationFile: &receipt.Validation.InputFile, corpus: &receipt.KnowledgeBase.InputFile,
 	} {
 		want, ok := listed[lookUp(listed, file, c.path(f.Name), what, *f)]
 		if ok && f.SHA256 != "" && want != f.SHA256 {
@@ -426,7 +435,7 @@ func (c Config) verifySplit(ctx context.Context, receipt *InputsReceipt) error {
 // lookUp returns the name under which a manifest lists a file: its path below the manifest's folder, or else its own name, if one entry
 // has it. An index's folder stands for the corpus that it was built from, which is found by its hash.
 func lookUp(listed map[string]string, manifestPath, path, builtin string, f InputFile) string {
-	if f.Name == Gostd {
+	if f.Name == Gostd || f.Name == Synopses {
 		return builtin
 	}
 	if rel, err := filepath.Rel(filepath.Dir(manifestPath), path); err == nil {

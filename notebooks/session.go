@@ -26,6 +26,7 @@ type Config struct {
 	Method   string          // [searchr1.Method] or [soar.Method]
 	SearchR1 searchr1.Config // how episodes of Search-R1 are played
 	SOAR     soar.Config     // how episodes of SOAR are played
+	Corpus   string          // what is searched: [gostd.PassagesFile] or [gostd.SynopsesFile] of the built-in knowledge base
 	Seed     uint64          // of every rollout of the session
 	// Demonstrations opens each episode with [Demonstrations], without which a small model that was never trained on the protocol
 	// finds no action at all.
@@ -33,8 +34,20 @@ type Config struct {
 	Logger         *slog.Logger // told what was opened; nil is silent
 }
 
-// DefaultConfig returns a session in which the default policy plays short Search-R1 episodes at a low temperature.
+// DefaultConfig returns a session in which the shipped policy plays Search-R1 as it was trained to: one search, two short passages.
 func DefaultConfig() Config {
+	r1 := searchr1.DefaultConfig()
+	r1.MaxTurns, r1.TopK = 2, 2
+	r1.ResponseLimit, r1.ObservationLimit, r1.ContextLimit = 96, 512, 1024
+	so := soar.DefaultConfig()
+	so.MaxTurns, so.TopK = r1.MaxTurns, r1.TopK
+	so.ResponseLimit, so.ObservationLimit, so.ContextLimit = r1.ResponseLimit, r1.ObservationLimit, r1.ContextLimit
+	return Config{Policy: policy.Default, Method: searchr1.Method, SearchR1: r1, SOAR: so, Corpus: gostd.SynopsesFile, Seed: 42}
+}
+
+// SmolLM2Config returns a session in which SmolLM2-135M-Instruct, which was never trained on a protocol, plays short Search-R1 episodes
+// at a low temperature behind two demonstrations.
+func SmolLM2Config() Config {
 	r1 := searchr1.DefaultConfig()
 	r1.MaxTurns, r1.TopK = 3, 1 // of three passages so small a model copies from any
 	r1.ResponseLimit, r1.ObservationLimit, r1.ContextLimit = 64, 256, 2048
@@ -43,7 +56,7 @@ func DefaultConfig() Config {
 	so.TopK = 1
 	so.ResponseLimit, so.ObservationLimit, so.ContextLimit = 64, 256, 2048
 	so.Temperature = 0.3
-	return Config{Policy: policy.Default, Method: searchr1.Method, SearchR1: r1, SOAR: so, Seed: 42, Demonstrations: true}
+	return Config{Policy: policy.SmolLM2, Method: searchr1.Method, SearchR1: r1, SOAR: so, Corpus: gostd.PassagesFile, Seed: 42, Demonstrations: true}
 }
 
 // SOARConfig returns [DefaultConfig] with SOAR's episodes.
@@ -88,19 +101,18 @@ func Open(ctx context.Context, c Config) (*Session, error) {
 		return nil, err
 	}
 	s := &Session{Policy: p, config: c}
-	index, kb, err := retrieval.OpenGostd(ctx)
-	if err != nil {
+	var kb *gostd.KB
+	if s.Index, kb, err = openIndex(ctx, c); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	s.Index = index
 	if s.Questions, err = kb.Questions(gostd.ValidationFile); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	if s.Agent, err = NewAgent(p, index, c); err != nil {
+	if s.Agent, err = NewAgent(p, s.Index, c); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	if c.Demonstrations {
-		demonstrations, err := Demonstrations(ctx, c.Method, index, c.topK())
+		demonstrations, err := Demonstrations(ctx, c.Method, s.Index, c.topK())
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
@@ -110,6 +122,21 @@ func Open(ctx context.Context, c Config) (*Session, error) {
 		}
 	}
 	return s, nil
+}
+
+func openIndex(ctx context.Context, c Config) (*retrieval.Index, *gostd.KB, error) {
+	switch c.Corpus {
+	case gostd.PassagesFile:
+		return retrieval.OpenGostd(ctx)
+	case gostd.SynopsesFile:
+		kb, err := gostd.Ensure(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		index, err := retrieval.OpenCorpus(ctx, kb.Path(gostd.SynopsesFile), c.Logger)
+		return index, kb, err
+	}
+	return nil, nil, fmt.Errorf("session: corpus %q, want %q or %q", c.Corpus, gostd.PassagesFile, gostd.SynopsesFile)
 }
 
 // With returns a session that asks another retriever and is otherwise as s now is: the same policy, prompt, reward and seed.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,8 +12,8 @@ import (
 
 // Files returns the files of a policy, as [Open] finds it by its name: those of the checkpoint in a fixed order, then those of the
 // tokenizer. They are what identifies it.
-func Files(name string) ([]string, error) {
-	path, err := locate(name)
+func Files(ctx context.Context, name string) ([]string, error) {
+	path, err := locate(ctx, name)
 	if err != nil {
 		return nil, err
 	}

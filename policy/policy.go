@@ -16,30 +16,23 @@ import (
 	"github.com/soarbook/soarbook/policy/checkpoint"
 	"github.com/soarbook/soarbook/policy/device"
 	"github.com/soarbook/soarbook/policy/sampling"
+	shipped "github.com/soarbook/soarbook/policy/tiny"
 	"github.com/soarbook/soarbook/policy/tokenizer"
 )
 
-// Default is the name of the policy that is used where none is named.
-const Default = "default"
-
-// names are the built-in policies: where each lies in the cache folder.
-var names = map[string]asset.Pin{
-	Default:        asset.SmolLM2Pin,
-	"smollm2-135m": asset.SmolLM2Pin,
-}
+// The built-in policies.
+const (
+	Tiny     = "tiny"         // shipped with soarbook, see package policy/tiny
+	SmolLM2  = "smollm2-135m" // SmolLM2-135M-Instruct, fetched by `soarbook setup --policy smollm2-135m`
+	Default  = Tiny           // used where none is named
+	smolPath = "`soarbook setup --policy " + SmolLM2 + "`"
+)
 
 // ErrUnknown is what the error of [Open] wraps when there is no policy of the given name.
 var ErrUnknown = errors.New("unknown policy")
 
 // Names returns the names of the built-in policies, sorted.
-func Names() []string {
-	var all []string
-	for name := range names {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
-}
+func Names() []string { return []string{SmolLM2, Tiny} }
 
 // Options says how a policy is opened. Start from [DefaultOptions].
 type Options struct {
@@ -116,7 +109,7 @@ func Open(ctx context.Context, name string, o Options) (*Policy, error) {
 }
 
 func open(ctx context.Context, name string, o Options, openDevice func() (*device.Device, error)) (*Policy, error) {
-	path, err := locate(name)
+	path, err := locate(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -182,15 +175,18 @@ func open(ctx context.Context, name string, o Options, openDevice func() (*devic
 }
 
 // locate returns the path of a policy's files.
-func locate(name string) (string, error) {
-	if pin, ok := names[name]; ok {
+func locate(ctx context.Context, name string) (string, error) {
+	switch name {
+	case Tiny:
+		return shipped.Ensure(ctx)
+	case SmolLM2:
 		dir, err := asset.Dir()
 		if err != nil {
 			return "", fmt.Errorf("policy %s: %w", name, err)
 		}
-		path := filepath.Join(dir, pin.Files[0].Path)
+		path := filepath.Join(dir, asset.SmolLM2Pin.Files[0].Path)
 		if _, err := os.Stat(path); err != nil {
-			return "", fmt.Errorf("policy %s: it is not in the cache folder: %w; run `soarbook setup`", name, err)
+			return "", fmt.Errorf("policy %s: it is not in the cache folder: %w; run %s", name, err, smolPath)
 		}
 		return path, nil
 	}

@@ -556,14 +556,14 @@ func TestDrawNothingImpossible(t *testing.T) {
 	}
 }
 
-// TestSmolLM2Logits compares the default policy with a NumPy forward on the same dequantized weights.
+// TestSmolLM2Logits compares SmolLM2 with a NumPy forward on the same dequantized weights.
 func TestSmolLM2Logits(t *testing.T) {
-	if _, err := locate(Default); err != nil {
+	if _, err := locate(t.Context(), SmolLM2); err != nil {
 		if testing.Short() {
 			t.Skip(err)
 		}
 		if _, err := asset.SmolLM2(t.Context()); err != nil {
-			t.Skipf("SmolLM2 is not in the cache and could not be fetched (`soarbook setup` and a network cure that): %v", err)
+			t.Skipf("SmolLM2 is not in the cache and could not be fetched (`soarbook setup --policy smollm2-135m` and a network cure that): %v", err)
 		}
 	}
 	if !hasXLA(t) {

@@ -143,7 +143,7 @@ section.`,
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&only, "only", nil, "section to run ("+strings.Join(names, ", ")+"); may be repeated; all if not given")
-	flags.StringVar(&o.policy, "policy", policy.Default, "policy to measure: a built-in name or a directory")
+	flags.StringVar(&o.policy, "policy", policy.SmolLM2, "policy to measure: a built-in name or a directory")
 	flags.StringVar(&o.device, "device", device.Best, "xla:cpu, xla:cuda or go; the best one here if not given")
 	flags.IntSliceVar(&o.batches, "batch", []int{1, 4, 16}, "batch sizes of the policy")
 	flags.IntVar(&o.group, "group", 4, "trajectories of the GRPO step")

@@ -51,8 +51,8 @@ func TestBuild(t *testing.T) {
 	t.Run("records", func(t *testing.T) { testRecords(t, a) })
 	t.Run("questions", func(t *testing.T) { testQuestions(t, a) })
 	got, want := readTree(t, b.Dir), readTree(t, a.Dir)
-	if len(want) != 6 {
-		t.Errorf("the knowledge base has %d files, want 6", len(want))
+	if len(want) != 7 {
+		t.Errorf("the knowledge base has %d files, want 7", len(want))
 	}
 	for name := range want {
 		if got[name] != want[name] {
@@ -165,7 +165,7 @@ func testQuestions(t *testing.T, kb *gostd.KB) {
 	}
 	total := n[gostd.TrainFile] + n[gostd.ValidationFile] + n[gostd.TestFile]
 	left := kb.Manifest.LeftOut
-	if got := total + left.Ambiguous + left.NoSynopsis + left.Short; got != len(records) {
+	if got := total + left.Ambiguous + left.NoSynopsis + left.Short + left.Vague; got != len(records) {
 		t.Errorf("%d questions and left out %+v make %d, want %d records", total, left, got, len(records))
 	}
 	if share := float64(n[gostd.TrainFile]) / float64(total); share < 0.75 || share > 0.85 {
@@ -181,13 +181,14 @@ func containsWord(text, word string) bool {
 func TestQuestionByHand(t *testing.T) {
 	records := []gostd.Record{
 		{UID: "x.Copy", Name: "Copy", URL: "u1", Tags: []string{"x", "function"}, Description: "Copy copies one two three four five six. More."},
-		{UID: "y.Clone", Name: "Clone", URL: "u2", Tags: []string{"y", "function"}, Description: "Clone returns the same five words here."},
-		{UID: "z.Dup", Name: "Dup", URL: "u3", Tags: []string{"z", "function"}, Description: "Dup returns the same five words here."},
+		{UID: "y.Clone", Name: "Clone", URL: "u2", Tags: []string{"y", "function"}, Description: "Clone returns the brown quick fox here."},
+		{UID: "z.Dup", Name: "Dup", URL: "u3", Tags: []string{"z", "function"}, Description: "Dup returns the brown quick fox here."},
 		{UID: "z.Few", Name: "Few", URL: "u4", Tags: []string{"z", "function"}, Description: "Few is short."},
 		{UID: "z.None", Name: "None", URL: "u5", Tags: []string{"z", "function"}, Description: "Copyright of someone."},
+		{UID: "z.New", Name: "New", URL: "u6", Tags: []string{"z", "function"}, Description: "New creates and returns a new value of the given type."},
 	}
 	splits, left := gostd.Questions(records)
-	if diff := cmp.Diff(gostd.LeftOut{NoSynopsis: 1, Short: 1, Ambiguous: 2}, left); diff != "" {
+	if diff := cmp.Diff(gostd.LeftOut{NoSynopsis: 1, Short: 1, Vague: 1, Ambiguous: 2}, left); diff != "" {
 		t.Errorf("left out (-want +got):\n%s", diff)
 	}
 	all := slices.Concat(splits.Train, splits.Validation, splits.Test)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/soarbook/soarbook/kernel"
+	"github.com/soarbook/soarbook/policy/tiny"
 )
 
 // Status of a [Check].
@@ -44,13 +45,17 @@ func (e *Env) doctor(ctx context.Context) []Check {
 	checks := []Check{e.checkGo(ctx), e.checkC(ctx), e.checkBasePython(ctx),
 		{Name: "cache folder", Status: OK, Detail: e.Cache.Dir}}
 	for _, s := range e.steps() {
-		if s.need != nil && !s.need() {
+		needed := s.need == nil || s.need()
+		if !needed && s.optional == "" {
 			continue
 		}
 		c := Check{Name: s.about, Status: OK}
 		var ok bool
 		if c.Detail, ok = s.has(); !ok {
 			c.Status, c.Cure = Missing, "run `soarbook setup`"
+			if !needed {
+				c.Status, c.Cure = Absent, s.optional
+			}
 			if s.name == "pjrt" || s.name == "cuda" {
 				c.Status = Absent
 				c.Detail += "; everything still runs on GoMLX's pure-Go backend, more slowly"
@@ -58,7 +63,19 @@ func (e *Env) doctor(ctx context.Context) []Check {
 		}
 		checks = append(checks, c)
 	}
-	return append(checks, e.checkGPU(), checkSessions(ctx))
+	return append(checks, checkTiny(ctx), e.checkGPU(), checkSessions(ctx))
+}
+
+// checkTiny opens the files of the shipped policy.
+func checkTiny(ctx context.Context) Check {
+	c := Check{Name: "policy tiny", Status: OK}
+	dir, err := tiny.Ensure(ctx)
+	if err != nil {
+		c.Status, c.Detail, c.Cure = Missing, err.Error(), "remove the folder, the next use writes it again"
+		return c
+	}
+	c.Detail = dir
+	return c
 }
 
 // checkSessions says how many kernels of this user live.

@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 	"github.com/soarbook/soarbook/data/gostd"
 	"github.com/soarbook/soarbook/kernel"
 	"github.com/soarbook/soarbook/kernel/eval"
+	"github.com/soarbook/soarbook/policy"
 )
 
 // modulePath is the module of which a checkout is looked for.
@@ -40,6 +42,9 @@ type Env struct {
 	Cache *asset.Cache
 	Root  string    // the checkout's folder, absolute
 	Log   io.Writer // progress
+
+	// Policies are the built-in policies to fetch beside the one that is shipped, by name.
+	Policies []string
 
 	// DriverVersion returns the major version of the NVIDIA driver; ok is false without a GPU.
 	DriverVersion func() (major int, ok bool)
@@ -84,6 +89,8 @@ type step struct {
 	has   func() (detail string, ok bool) // answers from markers, in milliseconds
 	do    func(ctx context.Context) error // installs it
 	need  func() bool                     // nil: always
+
+	optional string // the cure where it is not there and not needed; "" for what doctor does not name then
 }
 
 func (e *Env) steps() []step {
@@ -95,7 +102,8 @@ func (e *Env) steps() []step {
 		{name: "gonb", about: "GoNB, gopls and goimports", has: e.hasTools, do: e.tools},
 		{name: "kernelspec", about: "GoNB's kernelspec", has: e.hasKernelspec, do: e.Kernelspec},
 		{name: "kernel", about: "soarbook's kernel", has: e.hasKernel, do: e.kernel},
-		{name: "policy", about: "policy SmolLM2-135M-Instruct", has: e.hasPolicy, do: func(ctx context.Context) error { return e.Cache.Ensure(ctx, asset.SmolLM2Pin) }},
+		{name: "policy", about: "policy SmolLM2-135M-Instruct", has: e.hasPolicy, do: func(ctx context.Context) error { return e.Cache.Ensure(ctx, asset.SmolLM2Pin) },
+			need: func() bool { return slices.Contains(e.Policies, policy.SmolLM2) }, optional: "`soarbook setup --policy " + policy.SmolLM2 + "` fetches it (93 MB)"},
 		{name: "gostd", about: "knowledge base gostd", has: e.hasGostd, do: e.gostd},
 	}
 }

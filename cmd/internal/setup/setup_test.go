@@ -186,7 +186,7 @@ func TestDoctorReportsEverythingMissing(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"Go": OK, "C compiler": OK, "cache folder": OK, "PJRT CPU plugin (XLA)": Absent, "JupyterLab, nbclient and nbconvert": Missing,
-		"GoNB, gopls and goimports": Missing, "GoNB's kernelspec": Missing, "soarbook's kernel": Missing, "policy SmolLM2-135M-Instruct": Missing,
+		"GoNB, gopls and goimports": Missing, "GoNB's kernelspec": Missing, "soarbook's kernel": Missing, "policy SmolLM2-135M-Instruct": Absent, "policy tiny": OK,
 		"knowledge base gostd": Missing, "GPU": Absent,
 	} {
 		if status[name] != want {
