@@ -335,7 +335,7 @@ def formula(latex, block):
         mathml = convert(text, display="block" if block else "inline")
     except Exception:  # the converter has no common base of its errors, and passes on an IndexError of its own
         mathml = ""
-    if not mathml or "\\" in mathml:  # a command that it does not know stays as it is
+    if not mathml or "\\" in mathml or "<mi>&</mi>" in mathml:  # a command or an environment that it does not know stays as it is
         return f'<code class="soarbook-formula">{escape(text)}</code>'
     return mathml.replace("<math ", f'<math alttext="{escape(text)}" ', 1)
 

@@ -2,6 +2,7 @@ package notebook
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,7 +75,7 @@ func TestCheckPages(t *testing.T) {
 	}
 	write("other.html", `<h1 id="there">x</h1>`)
 	write("file.txt", "x")
-	for _, tc := range []struct{ html, want string }{
+	bad := []struct{ html, want string }{
 		{`<script src="https://cdn/x.js"></script>`, "<script> loads https://cdn/x.js"},
 		{`<SCRIPT SRC="//cdn/x.js"></SCRIPT>`, "loads //cdn/x.js"},
 		{`<link rel="stylesheet" href="http://cdn/x.css">`, "<link> loads"},
@@ -91,11 +92,26 @@ func TestCheckPages(t *testing.T) {
 		{`<a href="none.html">x</a>`, "leads nowhere"},
 		{`<p id="a"><p id="a">`, "two elements"},
 		{`<code class="soarbook-formula">\foo</code>`, "a formula"},
-	} {
-		write("page.html", tc.html)
-		if got := check("page.html", "other.html"); len(got) != 1 || !strings.Contains(got[0], tc.want) || !strings.HasPrefix(got[0], "page.html: ") {
+	}
+	names := []string{"other.html"}
+	for i, tc := range bad {
+		names = append(names, fmt.Sprintf("bad%d.html", i))
+		write(names[i+1], tc.html)
+	}
+	problems := check(names...)
+	for i, tc := range bad {
+		var got []string
+		for _, p := range problems {
+			if strings.HasPrefix(p, names[i+1]+": ") {
+				got = append(got, p)
+			}
+		}
+		if len(got) != 1 || !strings.Contains(got[0], tc.want) {
 			t.Errorf("%s: got %q, want one that holds %q", tc.html, got, tc.want)
 		}
+	}
+	if len(problems) != len(bad) {
+		t.Errorf("got %d problems of %d pages: %q", len(problems), len(bad), problems)
 	}
 	write("page.html", `<h2 id="Ä-b">x</h2><a href="#%C3%84-b">x</a><a href="other.html#there">x</a><a href="file.txt">x</a><a href="https://arxiv.org">x</a>
 <a href="mailto:a@b">x</a><script src="data:text/javascript,1"></script><img alt="" src="data:image/png;base64,AA"><pre>url(https://x) @import "https://x"</pre>
