@@ -28,7 +28,7 @@ const (
 const (
 	openTimeout = 5 * time.Second        // for the browser to open the comm, after it got the script
 	pingTimeout = 500 * time.Millisecond // for the browser to answer, before the script is sent again
-	runTimeout  = 10 * time.Second       // for the browser to run a script that was shown, before its output is replaced
+	runTimeout  = 5 * time.Second        // for the browser to run a script that was shown, before its output is replaced
 	pingAfter   = time.Second            // the browser was heard of so lately that it need not be asked
 )
 

@@ -20,8 +20,9 @@ import (
 // sends every cell at once, and the first may fail before the last has come. What comes after the reply is never aborted.
 const inFlight = 20 * time.Millisecond
 
-// drainTimeout bounds the wait for displays of a cell that has ended. Widgets may wait three seconds for the browser.
-const drainTimeout = 5 * time.Second
+// drainTimeout bounds the wait for displays of a cell that has ended. A widget may wait for the browser: to open its comm,
+// then to run its script.
+const drainTimeout = openTimeout + runTimeout + time.Second
 
 // executeAll runs cells one after the other until the kernel stops.
 func (k *kernel) executeAll() {
