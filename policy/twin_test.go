@@ -588,7 +588,7 @@ func TestSmolLM2Logits(t *testing.T) {
 	if len(golden.Cases) == 0 {
 		t.Fatal("no cases")
 	}
-	p := sharedOn(t, Default, device.XLACPU)
+	p := sharedOn(t, SmolLM2, device.XLACPU)
 	for _, want := range golden.Cases {
 		if got := p.Tokenizer().EncodeString(want.Text); !slices.Equal(got, want.IDs) {
 			t.Errorf("%q: ids %v, want %v", want.Text, got, want.IDs)
