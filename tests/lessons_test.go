@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/soarbook/soarbook/policy"
 )
 
 // shown returns what the code cells of an executed notebook show: every output but who made it when.
@@ -45,6 +47,9 @@ func shown(t *testing.T, path string) []string {
 // TestDocs renders all lessons as pages and runs those that take seconds once more, each in a kernel of its own: they show the same.
 func TestDocs(t *testing.T) {
 	ready(t)
+	if _, err := policy.Files(t.Context(), policy.SmolLM2); err != nil {
+		t.Skipf("the lesson real-model: %v", err)
+	}
 	dir := t.TempDir()
 	first := filepath.Join(dir, "first")
 	stdout, stderr, code := soarbook(t, nil, "docs", "--output", first)

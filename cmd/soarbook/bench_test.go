@@ -16,6 +16,8 @@ func TestBenchWrongCalls(t *testing.T) {
 	}{
 		{"a section that is none", []string{"--only", "speed"}, "policy or training or retrieval"},
 		{"an empty batch", []string{"--batch", "4,0"}, "--batch 0"},
+		{"no runs of cells", []string{"--kernel-runs", "0"}, "--kernel-runs 0"},
+		{"a session of fewer than no cells", []string{"--kernel-cells", "-1"}, "--kernel-cells -1"},
 		{"an unknown device", []string{"--device", "tpu"}, "xla:cpu"},
 		{"an argument", []string{"policy"}, "--only policy"},
 	}

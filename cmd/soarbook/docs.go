@@ -13,6 +13,7 @@ import (
 
 	"github.com/soarbook/soarbook/cmd/internal/notebook"
 	"github.com/soarbook/soarbook/cmd/internal/setup"
+	"github.com/soarbook/soarbook/policy"
 )
 
 // docsPage is the lesson that is the docs page, lessons the order in which the index lists those that it knows.
@@ -34,7 +35,7 @@ Links between lessons lead to their pages. Every page is read as a browser would
 link that leads nowhere or a formula that is not understood fails the command. So does a cell that fails; the other pages
 are written all the same. Prints the paths of the docs page and of the index.
 
--p sets a parameter of the docs page, as in execute. Nothing is installed; run setup first.`,
+-p sets a parameter of the docs page, as in execute. Nothing is installed; run setup --policy smollm2-135m first.`,
 		Example: `  soarbook docs
   soarbook docs --output site -p student=smollm2-135m`,
 		Args: noArguments,
@@ -55,6 +56,9 @@ are written all the same. Prints the paths of the docs page and of the index.
 			}
 			if err := env.Ready(cmd.Context()); err != nil {
 				return err
+			}
+			if _, err := policy.Files(cmd.Context(), policy.SmolLM2); err != nil {
+				return fmt.Errorf("docs: the lesson real-model: %w", err)
 			}
 			return docs(cmd.Context(), env, jobs, output, timeout, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
