@@ -17,6 +17,7 @@ func commands() []*cobra.Command {
 		retrieverCommand(),
 		generateCommand(),
 		scoreCommand(),
+		auditCommand(),
 		trainCommand(),
 		evalCommand(),
 		compareCommand(),
