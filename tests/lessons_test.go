@@ -46,6 +46,9 @@ func shown(t *testing.T, path string) []string {
 
 // TestDocs renders all lessons as pages and runs those that take seconds once more, each in a kernel of its own: they show the same.
 func TestDocs(t *testing.T) {
+	if os.Getenv("SOARBOOK_TEST_DOCS") == "" {
+		t.Skip("it takes minutes; SOARBOOK_TEST_DOCS=1 runs it")
+	}
 	ready(t)
 	if _, err := policy.Files(t.Context(), policy.SmolLM2); err != nil {
 		t.Skipf("the lesson real-model: %v", err)
