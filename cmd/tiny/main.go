@@ -5,8 +5,8 @@
 //
 // The recipe is [train], one loop. What it learns from:
 //
-//   - Recall: for a quarter of all records, chosen by a hash, the recall prompt with a part of the synopsis is answered by the record's uid,
-//     URL and synopsis. These the policy knows by heart, of every split: knowledge is no question's answer. Of the others it has
+//   - Recall: for a quarter of all records, chosen by a hash, the recall prompt with a part of the synopsis is answered by the record's uid and
+//     URL. These the policy knows by heart, of every split: knowledge is no question's answer. Of the others it has
 //     never seen a recall.
 //   - Episodes of the train split's records alone, with another part of the synopsis each time: the policy's lines are a script, all
 //     else comes from the same agents, prompts, index and token ids as when it plays. The script searches for what the question

@@ -2,7 +2,7 @@
 
     python3 -m venv VENV && VENV/bin/pip install torch==2.15.0 transformers==5.24.0 peft==0.21.2
     VENV/bin/python tests/reference/tiny_golden.py [--model policy/tiny/model]
-    VENV/bin/python tests/reference/tiny_golden.py --adapter RUN/checkpoint
+    VENV/bin/python tests/reference/tiny_golden.py --adapter RUN/checkpoint/adapter
 
 AutoModelForCausalLM and AutoTokenizer open the folder as it is shipped. Written are the rendered chats with their ids and next-token
 log-probabilities in float32, the greedy continuation of the first turn with the smallest distance between its best and second-best
