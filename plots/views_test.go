@@ -64,6 +64,10 @@ var views = []view{
 	{"retrieval", func(t testing.TB, s string) Page {
 		return must(t)(Retrieval("Retrieval"+s, searches(s)))
 	}},
+	{"audit", func(t testing.TB, s string) Page {
+		classes, logs, changes := audited(s)
+		return must(t)(Audit("Audit"+s, classes, logs, changes))
+	}},
 	{"trajectories", func(t testing.TB, s string) Page {
 		return must(t)(Trajectories("Validation"+s, many(t, 30, s)))
 	}},
